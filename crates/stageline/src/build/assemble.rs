@@ -24,8 +24,8 @@ use crate::transfer::ties::{Ties, tie};
 use stageline_nn::{Operation, Recompute};
 
 /// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
-/// connects the stages. Its arguments are the assembly that collects the stages, the source of the first stage's input,
-/// and the channels of the last stage.
+/// connects the stages. Its arguments are the `Assembly` (the replica under construction, to which it adds the stages),
+/// the source of the first stage's input, and the last stage's channels to the caller.
 pub(crate) type LastWire<In, Out, Target> =
     Box<dyn Fn(&mut Assembly, AnySource<In>, CallerChannels<Out, Target>) + Send>;
 
@@ -34,12 +34,13 @@ pub(crate) type LastWire<In, Out, Target> =
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in the first data-parallel replica (replica 0), in stage order.
     pub(crate) devices: Vec<Device>,
-    /// The devices on which the modules of the stages are before they are copied, each with the index of its stage.
+    /// The stage index and the device of every module as the user passed it, before `build` copies the module to
+    /// `devices`.
     pub(crate) sources: Vec<(usize, Device)>,
-    /// The recomputation setting of each stage, in stage order.
+    /// The activation recomputation setting of each stage, in stage order.
     pub(crate) recompute: Vec<Recompute>,
-    /// The operations that each stage lists (`Stage::operations`), in stage order. They are checked for missing kernels
-    /// before any module is copied.
+    /// Each stage's declared operations (`Stage::operations`), in stage order. `build` checks them for missing kernels
+    /// before it copies any module.
     pub(crate) operations: Vec<Vec<Operation>>,
     pub(crate) owners: Owners,
     pub(crate) wire: LastWire<In, Out, Target>,
@@ -49,21 +50,21 @@ pub(crate) struct Joined<In, Out, Target> {
 /// A pipeline whose modules are on their devices and whose stages are connected by channels. Its worker threads have
 /// not started yet.
 pub(crate) struct Assembled<In, Out, Target> {
-    /// The data-parallel replicas. Each has the caller's ends of its channels for batches, and its assembled stages.
+    /// The data-parallel replicas, each with its assembled stages and the caller's ends of its batch channels.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The parts of a checkpoint that do not fit the stages; empty if everything fits. Such a part is a field of
-    /// optimizer state that a stage's optimizer rejects or that the checkpoint lacks. It can also be a frozen tensor
-    /// with other values than in the model.
+    /// The checkpoint entries that the stages cannot load; empty if all fit. An entry is a missing or rejected field of
+    /// optimizer state, or a frozen tensor whose values differ from the model's.
     pub(crate) unfit: Vec<Unfit>,
-    /// The learning rate of the first stage at the last optimizer step of the checkpoint, by this pipeline's schedule.
-    /// `None` without a checkpoint, or if the checkpoint has no optimizer step.
+    /// The learning rate that this pipeline's schedule gives the first stage at the checkpoint's last optimizer step. A
+    /// resumed run warns if it differs from the rate stored in the checkpoint. `None` without a checkpoint, or if the
+    /// checkpoint was taken before the first optimizer step.
     pub(crate) learning_rate: Option<f64>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
-    /// Returns pairs of a stage and a device, for a check of the devices during the build. Every stage of every replica
-    /// is paired with its device. The stages of replica 0 are also paired with the devices on which their modules are
-    /// before they are copied. `devices` has one list for each replica, with the device of each stage.
+    /// Returns every device that `build` copies a module from or to, paired with the stage, for liveness checks of the
+    /// devices' hosts. These are the target devices of all replicas, and the source devices, which are listed for
+    /// replica 0. `devices[r][s]` is the device of stage `s` in replica `r`.
     pub(crate) fn places(&self, devices: &[Vec<Device>]) -> Vec<(ReplicaStage, Device)> {
         let copied = |(replica, devices): (Replica, &Vec<Device>)| {
             let own = self.sources.iter().filter(|_| replica.is_first()).cloned();
@@ -74,10 +75,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     }
 
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` lists, for each
-    /// replica, the operations that Stageline's kernels do not compute. `groups` is the number of groups in which
-    /// gradients are summed. `restored` has each stage's part of a checkpoint, and is empty if there is none. Parts
-    /// that do not fit are no error here; the result lists them in `unfit`.
+    /// stages. `devices[r][s]` is the device of stage `s` in replica `r`. `fallbacks` lists each replica's operations
+    /// without a Stageline kernel. `groups` is the number of groups of micro-batches whose gradients are summed
+    /// separately. `restored` has each stage's state from a checkpoint, and is empty without one. Checkpoint entries
+    /// that do not fit the stages cause no error here; the result lists them in `unfit`.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.

@@ -1,5 +1,5 @@
-//! The assembly of one data-parallel replica, stage by stage: [`Unplaced::place`] copies each stage's module to the
-//! stage's device in that replica.
+//! Assembles one data-parallel replica, stage by stage: [`Unplaced::place`] copies each stage's module to the stage's
+//! device in that replica.
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
@@ -32,22 +32,22 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<S: Stage> Unplaced<S> {
-    /// Creates a stage whose module is not yet copied to a device. All parameters are initialised now, on the caller's
-    /// thread, because random numbers must be drawn in a fixed order. Waits while another thread initialises a module
-    /// from a seed.
+    /// Creates a stage whose module is not yet copied to its device. Initialises all lazy parameters on the caller's
+    /// thread, so that random numbers are drawn in a fixed order. Blocks while another thread initialises a module from
+    /// a seed.
     pub(crate) fn new(stage: usize, module: S, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
-        // `valid` followed by `train` drops burn's own gradient checkpointing, whose graphs the stage's inputs could
-        // not join.
+        // `valid` followed by `train` turns off burn's own gradient checkpointing, because the stage's inputs could not
+        // become part of its autodiff graphs.
         let module = module.valid().train();
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// Copies the stage's module to its device in the replica that is being assembled, with the parameters of a
-    /// checkpoint if training resumes from one. In replica 0, optimizer state and learning rate are restored too. Parts
-    /// of the checkpoint that do not fit are added to the assembly's list `unfit`. Logs a warning for each operation
-    /// that Stageline's kernels do not compute on the device. Returns the stage's slot (its place in the pipeline) and
-    /// the copied module with its optimizer.
+    /// Copies the stage's module to its device in the replica under construction. If training resumes from a
+    /// checkpoint, also sets the parameters and, in replica 0, the optimizer state and learning rate. Parts of the
+    /// checkpoint that do not fit the stage are added to `assembly.unfit`. Logs a warning for each operation without a
+    /// Stageline kernel on the device. Returns the stage's slot (its position, device and connections) and the copied
+    /// module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let slot = assembly.slot(self.stage);
         let SharedSettings { precision, widened, rollback, frozen_from, .. } = assembly.settings;
@@ -59,7 +59,7 @@ impl<S: Stage> Unplaced<S> {
         let mut trained = Trained::new(module, precision, optimizer, learning_rate, rollback);
         match assembly.restored.get_mut(self.stage) {
             Some(restored) if slot.collective.is_root() => match trained.restore(restored, frozen_from) {
-                // The rate of the first stage stands for that of the model.
+                // The first stage's learning rate stands for the whole model's.
                 Ok(rate) => assembly.learning_rate = assembly.learning_rate.or(rate),
                 Err(unfit) => assembly.unfit.extend(unfit),
             },
@@ -70,40 +70,44 @@ impl<S: Stage> Unplaced<S> {
     }
 }
 
-/// The settings that all stages of all replicas share, and that a stage needs when it is assembled.
+/// Settings shared by all stages of all replicas, which each stage applies when its module is copied to its device.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSettings {
     pub(crate) precision: Precision,
-    /// The type of frozen parameters that stages keep in f32 instead, because they do not compute in this type.
+    /// The low-precision dtype (such as bf16) whose frozen parameters the stages convert to f32, because the pipeline
+    /// computes in another precision. `None` if nothing has to be converted.
     pub(crate) widened: Option<FloatDType>,
     pub(crate) rollback: Rollback,
     pub(crate) frozen_from: FrozenFrom,
-    /// Whether a stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
-    /// of logging a warning.
+    /// Whether a stage's first forward pass fails if one of its operations has no Stageline kernel. If false, it only
+    /// logs a warning.
     pub(crate) refuses_fallbacks: bool,
 }
 
-/// A data-parallel replica that is being assembled: its settings, its devices, its unused connections, and the stages
-/// so far.
+/// A data-parallel replica under construction: its settings, its devices, the connections not yet given to a stage, and
+/// the stages assembled so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
     /// The number of micro-batches that each channel between neighbouring stages can buffer.
     pub(crate) capacity: usize,
     pub(crate) settings: SharedSettings,
-    /// The number of consecutive micro-batches whose gradients are summed as one group.
+    /// The number of consecutive micro-batches in a gradient group. Each group's gradients are summed separately first.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
-    /// The listed operations of each stage (`Stage::operations`) that Stageline's kernels do not compute on the stage's
-    /// device. The first forward pass of a stage finds operations that the stage does not list.
+    /// For each stage, the declared operations (`Stage::operations`) that have no Stageline kernel on the stage's
+    /// device. Undeclared operations without a kernel are found in the stage's first forward pass.
     pub(crate) fallbacks: OfReplica,
-    /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
+    /// For each pair of neighbouring stages, how they send activations and gradients: directly to the other stage's
+    /// device, or through sessions (connections) with that device's server.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica, with the channels for their
     /// gradients and values.
     pub(crate) ties: Vec<Ties>,
-    /// The role of each stage in the exchange of gradients and parameters with the same stage of other replicas.
+    /// Each stage's role in the data-parallel gradient reduction and parameter exchange with the same stage of the
+    /// other replicas.
     pub(crate) collectives: Vec<Collective>,
-    /// The part of a checkpoint from which each stage resumes, in stage order; empty without a checkpoint.
+    /// The checkpoint state (tensors and optimizer state) that each stage resumes from, in stage order; empty without a
+    /// checkpoint.
     pub(crate) restored: Vec<Restored>,
     pub(crate) unfit: Vec<Unfit>,
     pub(crate) learning_rate: Option<f64>,
@@ -112,9 +116,8 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Returns the slot of a stage: its place in the pipeline, its device, its operations without a kernel, and its
-    /// channels for gradients and parameters. These operations and channels are moved out of this assembly, so this is
-    /// called once for each stage.
+    /// Moves a stage's position, device, operations without a kernel, and channels for gradients and parameters out of
+    /// this assembly. Must be called only once for each stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

@@ -33,7 +33,8 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) channel_capacity: Option<usize>,
     pub(super) cores_per_stage: Option<usize>,
     pub(super) precision: Precision,
-    /// The precision in which frozen parameters may be kept, by the row of the model.
+    /// The precision set on the model's `Row`, in whose dtype frozen parameters may have been created. If the pipeline
+    /// computes in another precision, they are converted to f32.
     pub(super) frozen_in: Precision,
     pub(super) fallbacks: Option<Fallbacks>,
     pub(super) loss_scale: Option<LossScale>,
@@ -81,27 +82,27 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of micro-batches (M) of each replica in a step; 1 if unset.
+    /// Sets the number of micro-batches (M) that each replica runs in a step; 1 if unset.
     ///
-    /// M is also the number of gradients that are accumulated before the optimizers step. If batches grow with M,
-    /// learning rates and step counts that were tuned for another batch size no longer fit;
-    /// [`tuned_for`](Self::tuned_for) warns of that.
+    /// M is also the number of gradient accumulation steps: gradients are summed over M micro-batches before the
+    /// optimizers step. If batches grow with M, learning rates and step counts that were tuned for another batch size
+    /// no longer fit; [`tuned_for`](Self::tuned_for) warns of that.
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
         self
     }
 
-    /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan. `devices` lists one device
-    /// for each stage, in stage order; with any other number of devices, [`build`](Self::build) returns an error.
-    /// Without this call there is one replica, replica 0.
+    /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan on other micro-batches.
+    /// `devices` lists one device for each stage, in stage order; with any other number of devices,
+    /// [`build`](Self::build) returns an error. Without this call there is one replica, replica 0.
     ///
     /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0
     /// runs on the stages' own devices and has the first M micro-batches.
     ///
     /// At the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers of
-    /// replica 0 step. To keep that order, gradient sums go through the host's memory even between GPUs.
+    /// replica 0 step. To keep that order, gradient sums go through host memory even between GPUs.
     ///
-    /// The parameters therefore have the same bits as with a single replica that runs R x M micro-batches and sums
+    /// The parameters are therefore bit-identical to those of a single replica that runs R x M micro-batches and sums
     /// their gradients in R groups ([`gradient_groups`](Self::gradient_groups)). Checkpoints and modules are those of
     /// replica 0, and do not depend on R.
     pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
@@ -109,14 +110,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of groups of consecutive micro-batches whose gradients are summed separately. If unset, it is
+    /// Sets the number of gradient groups, so that runs with different numbers of replicas can give the same bits. A
+    /// gradient group is a range of consecutive micro-batches whose gradients are summed separately. If unset, it is
     /// the number of replicas (R). With several replicas, only R is allowed; with one, the number must divide M.
     /// Otherwise [`build`](Self::build) returns an error.
     ///
-    /// Each group is summed on its own, in the order of its micro-batches. Then the sums of the groups are added up in
-    /// order. The bits of a floating-point sum depend on these groups. One replica with R x M micro-batches in R groups
-    /// gives the same bits as R replicas with M micro-batches each. With more than one group, two gradient sums are in
-    /// memory at a time.
+    /// Each group is summed in micro-batch order, and then the group sums are added in order; the bits of a
+    /// floating-point sum depend on this grouping. One replica with R x M micro-batches in R groups gives the same bits
+    /// as R replicas with M micro-batches each. With more than one group, each stage has two gradient sums in memory.
     pub fn gradient_groups(mut self, groups: usize) -> Self {
         self.gradient_groups = Some(groups);
         self
@@ -147,77 +148,78 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the precision of the computations in forward and backward passes. If unset, they compute in the type of the
-    /// model's parameters, most often f32 ([`Precision::Full`]).
+    /// Sets the precision of the computations in forward and backward passes. If unset, they compute in the dtype of
+    /// the model's parameters, most often f32 ([`Precision::Full`]).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
     }
 
-    /// Sets the reaction to operations that Stageline's kernels do not compute on the device of their stage.
+    /// Sets whether an operation without a Stageline kernel on its stage's device is an error or a warning.
     ///
-    /// [`build`](Self::build) finds the operations that a stage lists
-    /// ([`Stage::operations`](crate::Stage::operations)). The first forward pass of the stage finds all others.
+    /// [`build`](Self::build) checks the operations that a stage lists
+    /// ([`Stage::operations`](crate::Stage::operations)). The stage's first forward pass checks all others.
     ///
-    /// If unset, such an operation is a warning, except on a GPU (of this host or another one). There, `build` returns
-    /// an error for a listed operation, and only warns if attention stores its scores because its heads are too large
-    /// for Stageline's kernels.
+    /// If unset, such an operation is a warning, with one exception: on a GPU (of this host or another one), `build`
+    /// returns an error for a listed operation. Even there, it only warns of attention whose heads are too large for
+    /// Stageline's kernels, which stores its score matrix. An operation that only the first forward pass finds is a
+    /// warning on GPUs, too.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self
     }
 
     /// Sets the loss scale: the factor that multiplies the loss before its backward pass. The summed gradients are
-    /// divided by it again. If unset, the factor is dynamic with [`Precision::F16`], and 1 otherwise.
+    /// divided by the same factor. If unset, the factor is dynamic with [`Precision::F16`], and 1 otherwise.
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
         self
     }
 
     /// Sets how gradients are clipped. They are clipped once per step, after they are summed over all micro-batches. If
-    /// unset, they are not clipped. [`build`](Self::build) returns an error if the bound is not positive and finite, or
-    /// if the optimizer of a stage has a clipping of its own.
+    /// unset, they are not clipped. [`build`](Self::build) returns an error if the clipping bound is not positive and
+    /// finite, or if a stage's optimizer clips gradients itself.
     pub fn clip(mut self, clip: Clip) -> Self {
         self.flush.clip = Some(clip);
         self
     }
 
-    /// Sets the reaction to a step whose loss or gradients are NaN or infinite: to stop with an error, or to skip the
-    /// step. If unset, it is [`OnNonFinite::Stop`].
+    /// Sets what to do when a step's loss or gradients are NaN or infinite: stop with an error, or skip the step. If
+    /// unset, it is [`OnNonFinite::Stop`].
     pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
         self.flush.on_non_finite = policy;
         self
     }
 
-    /// Sets the interval, in training steps, between steps that report the health of every parameter: training
-    /// statistics such as its gradient norm and update norm. The first step reports it as well. If unset or 0, no step
-    /// reports it.
+    /// Makes every `steps`-th training step, beginning with step 0, report the health of every parameter: training
+    /// statistics such as its gradient norm and update norm. If unset or 0, no step reports it.
     ///
     /// [`StepReport::health`](crate::StepReport::health) holds the report. Each report copies parameters and gradients
-    /// to the host's memory, which takes about as long as the optimizer step.
+    /// to host memory, which takes about as long as the optimizer step.
     pub fn health_every(mut self, steps: usize) -> Self {
         self.flush.health_every = steps;
         self
     }
 
-    /// Sets the interval, in training steps, between steps that measure the gradient noise: how much the gradients of
-    /// micro-batches vary. The first step measures it as well. If unset or 0, no step measures it.
+    /// Makes every `steps`-th training step, beginning with step 0, measure the gradient noise: how much the gradients
+    /// of micro-batches vary. If unset or 0, no step measures it.
     ///
     /// A measurement computes the squared norm of every micro-batch's gradients. From these norms,
-    /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Measurements do not change the trained values.
+    /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Measurements do not change the trained parameters.
     pub fn noise_every(mut self, steps: usize) -> Self {
         self.flush.noise_every = steps;
         self
     }
 
-    /// Sets the interval, in training steps, between synchronised steps. With 0, no step is synchronised.
+    /// Makes every `steps`-th training step, beginning with step 0, a synchronised step. With 0, no step is
+    /// synchronised.
     ///
-    /// In a synchronised step, workers wait for their device after every action, so that recordings have the device's
-    /// times ([`Clock::Synchronised`](crate::Clock)). Unless the interval is 0, the first training step is
-    /// synchronised. A synchronised step is slower than other steps, so it does not show the usual throughput.
+    /// In a synchronised step, workers wait for their device after every action, so that recordings contain actual
+    /// device times ([`Clock::Synchronised`](crate::Clock)). A synchronised step is slower than other steps, so it does
+    /// not show the usual throughput.
     ///
     /// In all other steps, the recorded times on an asynchronous device are the times when work was enqueued. The
-    /// bubble is then computed from these times.
+    /// bubble (the workers' idle fraction) is then computed from these times.
     ///
     /// If unset, the interval is 20 if any stage is on a device other than the host's CPU. Otherwise it is 0, because
     /// on a CPU a synchronised step records the same times as any other step.
@@ -226,8 +228,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets whether every stage keeps, during a step, a copy of its parameters and optimizer state from before the
-    /// step; true if unset.
+    /// Sets whether a failed step can be rolled back; true if unset. Every stage then keeps a copy of its pre-step
+    /// parameters and optimizer state during the step.
     ///
     /// With these copies, an error while the optimizers step rolls the step back on all stages. Without them, such an
     /// error is [`StepError::Torn`](crate::StepError), and training has to resume from a checkpoint.
@@ -256,7 +258,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets where a training that resumes from a checkpoint of this pipeline takes the values of frozen parameters
+    /// Sets where a training run that resumes from a checkpoint of this pipeline takes the values of frozen parameters
     /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints leave out large frozen
     /// parameters.
     pub fn frozen_from(mut self, source: FrozenFrom) -> Self {
@@ -275,22 +277,22 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - the number of gradient groups ([`gradient_groups`](Self::gradient_groups)),
     /// - the learning rate at the checkpoint's last optimizer step.
     ///
-    /// With the same batches and settings, training continues bit for bit. This holds for any partition, schedule and
-    /// devices, and for any number of replicas with the same number of gradient groups. A checkpoint does not contain
-    /// the state of burn's random number generator, which burn's dropout uses. [`Dropout`](crate::Dropout) does not
-    /// depend on it.
+    /// With the same batches and settings, training continues bit for bit as if it had not been interrupted. This holds
+    /// for any partition, schedule and devices, and for any number of replicas with the same number of gradient groups.
+    /// A checkpoint does not contain the state of burn's random number generator, which burn's dropout uses.
+    /// [`Dropout`](crate::Dropout) does not depend on it.
     ///
     /// burn restores the states of its optimizers on its default device, which is a GPU if a feature for GPUs is
-    /// enabled. These states are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState)
-    /// restores them on the host instead.
+    /// enabled. The first step moves these states to the devices of their stages.
+    /// [`OptimizerState`](crate::OptimizerState) restores them in host memory instead.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self
     }
 
-    /// Makes workers on all devices issue their transfers of tensors in one global order, which the plan determines. If
-    /// unset, only transfers between GPUs are ordered. Workers with the same number in different replicas are ordered
-    /// as if they shared a device.
+    /// Makes workers on all devices issue their tensor transfers in one global order, which the plan determines. If
+    /// unset, only transfers between GPUs are ordered. Workers with the same index in different replicas are ordered as
+    /// if they shared a device.
     ///
     /// This setting is for tests on devices that need no order, such as CPUs. It can cost time, because a worker waits
     /// until all earlier transfers in this order have been issued.

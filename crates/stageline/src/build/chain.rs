@@ -31,8 +31,8 @@ pub struct StageConfig {
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
     recompute: Recompute,
-    /// The function that adds a separate optimizer for the model's first and last layer; `None` if these two layers
-    /// have the optimizer of their stage.
+    /// The function that adds a separate optimizer for the model's first and last layer; `None` if these two layers use
+    /// their stage's optimizer.
     ends: Option<WithGroup>,
 }
 
@@ -43,7 +43,7 @@ impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
     /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step.
     ///
-    /// The optimizer's state, such as Adam's moments, is in the device's memory. To have it in the host's memory, use
+    /// The optimizer's state, such as Adam's moments, is in device memory. To keep it in host memory, use
     /// [`OptimizerState::of`](crate::OptimizerState::of).
     pub fn new(
         device: Device,
@@ -54,8 +54,8 @@ impl StageConfig {
         Self { device, optimizer, learning_rate, recompute: Recompute::Nothing, ends: None }
     }
 
-    /// Sets which part of its forward pass a stage recomputes in its backward passes (activation checkpointing). If
-    /// unset, the stage recomputes nothing.
+    /// Sets which part of its forward pass a stage recomputes in its backward passes (activation recomputation, also
+    /// called activation checkpointing). If unset, the stage recomputes nothing.
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }
@@ -66,7 +66,7 @@ impl StageConfig {
     ///
     /// `add` receives the optimizer of a stage, and the group of those two layers' parameters in the stage. It returns
     /// the stage's optimizer with a separate optimizer for this group. If unset, the two layers use the optimizer of
-    /// their stage. `add` is not called for stages that the user cut by hand.
+    /// their stage. `add` is not called for stages that the user added to a chain directly.
     ///
     /// ```
     /// use burn::optim::{AdamWConfig, LionConfig};
@@ -81,8 +81,8 @@ impl StageConfig {
         Self { ends: Some(Arc::new(add)), ..self }
     }
 
-    /// Adds the separate optimizer of the model's first and last layer, if the user has set one. `ids` has the
-    /// parameters of these two layers in this stage. It is empty for a stage in the middle of the model.
+    /// Adds the user's separate optimizer for the model's first and last layer, if one was set with `ends`. `ids` has
+    /// the parameters of these two layers in this stage. It is empty for a stage in the middle of the model.
     pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
         let optimizer = match &self.ends {
             Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
@@ -103,11 +103,11 @@ impl StageConfig {
     }
 }
 
-/// A function that assembles, in one data-parallel replica, the stages of a chain (a model's stages in order) so far.
-/// Its arguments are the assembly that collects the stages, and the source of the first stage's input. It returns the
-/// source of the next stage's input.
+/// A function that assembles, for one data-parallel replica, the stages added to a chain so far. Its arguments are the
+/// `Assembly` (the replica under construction, to which it adds the stages) and the source of the first stage's input.
+/// It returns the source of the next stage's input.
 ///
-/// `build` calls this function, because only then are the devices and the capacity of the channels known.
+/// This function is called in `build`, because the devices and the channel capacity are not known before.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out> + Send>;
 
 /// A chain: the stages of a model in order. A pipeline is built from it. `In` is the input of the first stage, which
@@ -144,7 +144,7 @@ pub struct Chain<In: Payload, Out: Payload> {
 
 /// A marker trait that no type implements, so that a call that requires it does not compile. The calls of `build` and
 /// `micro_batches` on a [`Chain`] require it, because a chain has no loss yet. The compiler's message says to add the
-/// last stage by [`Chain::loss`].
+/// last stage with [`Chain::loss`].
 #[diagnostic::on_unimplemented(
     message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
     label = "the chain has no loss",
@@ -207,8 +207,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
     ) -> PipelineBuilder<In, L::Output, L::Target> {
         let unplaced = self.add(module, config);
         let before = self.wire;
-        // `valid` gives the copy running statistics of its own. A clone would share them with the module, which would
-        // lose them when `hollow` replaces them.
+        // `valid` gives the copy its own running statistics. A clone would share them with the module, and `hollow`
+        // would replace them in both.
         let constants = hollow(unplaced.module.valid());
         type Channels<L> = CallerChannels<<L as Stage>::Output, <L as LossStage>::Target>;
         let wire = move |assembly: &mut Assembly, source: AnySource<In>, channels: Channels<L>| {

@@ -19,10 +19,10 @@ pub struct LayerCost {
     pub name: String,
     /// The number of elements (not bytes) in the layer's float parameters.
     pub parameters: u64,
-    /// The number of elements in those of the layer's float parameters that are trained and not frozen.
+    /// The number of elements in the layer's trainable (not frozen) float parameters.
     pub trained: u64,
-    /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input. It counts what
-    /// the layers inside report ([`report_flops`](crate::nn::report_flops)), and is 0 if FLOPs were not counted.
+    /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input. It is the sum
+    /// of what the sub-layers report ([`report_flops`](crate::nn::report_flops)), or 0 if FLOPs were not counted.
     pub flops: f64,
     /// The time of one forward pass plus one backward pass of the layer on the sample input. It is the shortest of
     /// three measurements; `None` if the time was not measured.
@@ -50,8 +50,9 @@ impl Costs {
     /// the costliest stage is as low as possible.
     ///
     /// The cost of a layer is its time if it was measured. Otherwise it is the layer's fraction of the model's FLOPs
-    /// plus its fraction of the parameters, each from 0 to 1. So both work and memory are balanced. If the blocks
-    /// report no FLOPs ([`blocks_report_flops`](Self::blocks_report_flops)), it is the fraction of the parameters.
+    /// plus its fraction of the parameters, each from 0 to 1. So both computation and memory are balanced. If the
+    /// blocks report no FLOPs ([`blocks_report_flops`](Self::blocks_report_flops)), it is the fraction of the
+    /// parameters.
     ///
     /// # Errors
     /// Returns [`CutError::Balance`] if there are more stages than layers, or no stages.
@@ -64,7 +65,7 @@ impl Costs {
     ///
     /// `speeds` lists the speed of each stage's device, in stage order. Only their ratios count.
     /// [`device_speeds`](crate::device_speeds) measures them. If several stages share a device, divide its speed among
-    /// them. The cost of a layer is as in [`cut`](Self::cut).
+    /// them. A layer's cost is its measured time, or else its share of FLOPs and parameters, as in [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite
@@ -73,26 +74,29 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Partitions the model's layers into the stages of a plan (order of actions on each worker) with several stages on
-    /// a worker. The partition is chosen so that a simulated step of this plan is short (see [`balance_for`]). `speeds`
-    /// lists the speed of the device of each stage, in stage order. The cost of a layer is as in [`cut`](Self::cut).
+    /// Partitions the model's layers for a plan (order of actions on each worker) with several stages per worker, such
+    /// as an interleaved schedule. The partition is chosen so that a simulated step of this plan is short (see
+    /// [`balance_for`]). `speeds` lists the speed of each stage's device, in stage order. A layer's cost is its
+    /// measured time, or else its share of FLOPs and parameters, as in [`cut`](Self::cut).
     ///
     /// # Errors
-    /// Returns [`CutError::Speeds`] in the same cases as [`cut_for`](Self::cut_for).
+    /// Returns [`CutError::Speeds`] if the layers cannot be partitioned, as in [`cut_for`](Self::cut_for): for example,
+    /// if there are more stages than layers.
     pub fn cut_of(&self, plan: &Checked, speeds: &[f64]) -> Result<Cut, CutError> {
         Ok(Cut::of(balance_for(plan, &self.weights(), speeds)?))
     }
 
-    /// Whether the FLOPs can be used to balance stages. At least one block (a layer between the first and the last)
-    /// must report FLOPs, or no block may have parameters. burn's own layers report none. If no block reports FLOPs,
-    /// those of the first and last layer say little about the model.
+    /// Whether stages can be balanced by the FLOPs that the layers report. True if at least one block (a layer between
+    /// the first and the last) reports FLOPs, or if no block has parameters. If false, untimed layers are balanced by
+    /// parameters only, because the FLOPs of the first and last layer alone say little about the model. burn's own
+    /// layers report no FLOPs.
     pub fn blocks_report_flops(&self) -> bool {
         let blocks = || self.0.iter().skip(1).take(self.0.len().saturating_sub(2));
         blocks().any(|block| block.flops > 0.0) || blocks().all(|block| block.parameters == 0)
     }
 
-    /// Returns the cost of each layer as one number: the time in seconds if it was measured. Otherwise it is the
-    /// layer's share of the model's FLOPs plus its share of the parameters. FLOPs are left out if
+    /// Returns each layer's cost as one number, by which stages are balanced: its time in seconds if measured,
+    /// otherwise its share of the model's FLOPs plus its share of the parameters. FLOPs are left out if
     /// [`blocks_report_flops`](Self::blocks_report_flops) is false.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };

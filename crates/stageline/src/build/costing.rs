@@ -24,8 +24,8 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Returns the name and the number of parameter elements of each layer, as costs with 0 FLOPs and no times. No
-    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    /// Returns each layer's name and number of parameter elements, with 0 FLOPs and no times. No layer is run, and the
+    /// lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
         let ([first, _, last], device) = (&self.names, drawing_device(None).autodiff());
         unseeded(|| {
@@ -38,10 +38,10 @@ where
         })
     }
 
-    /// Returns the costs of the layers for a sample input, without times. The cost of a layer is its number of
-    /// parameters, and the FLOPs that it reports for a forward pass.
+    /// Counts each layer's parameters, and the FLOPs that it reports for a forward pass on a sample input. Times are
+    /// not measured.
     ///
-    /// One layer after another is initialised and run on the CPU, so at most one is in memory.
+    /// One layer after another is initialised and run on the CPU, so at most one layer is in memory.
     ///
     /// # Panics
     /// Panics if a layer's forward pass panics on its input; the message names the layer.
@@ -49,8 +49,8 @@ where
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Count, drawing_device(None))))
     }
 
-    /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
-    /// layer's forward and backward pass on `device`.
+    /// Counts each layer's parameters and FLOPs for a sample input, as [`count`](Self::count) does, and also times its
+    /// forward and backward pass on `device`.
     ///
     /// # Panics
     /// Panics if a layer's forward or backward pass panics on its input; the message names the layer.
@@ -58,8 +58,8 @@ where
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }
 
-    /// Runs the layers one after another on a sample input, and returns their costs. If frozen parameters may be kept in
-    /// a lower precision ([`Row::precision`]), all layers run in f32.
+    /// Runs the layers one after another on a sample input, and returns their costs. Frozen parameters that the row
+    /// creates in a lower precision ([`Row::precision`]) are converted to f32 first.
     fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
         let [first, _, last] = &self.names;
         let device = costing.device().clone().autodiff();
@@ -73,26 +73,27 @@ where
     }
 }
 
-/// The method by which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing as well.
+/// How the costs of a model's layers are determined: by counting parameters and FLOPs only, or by timing the layers as
+/// well.
 #[derive(Clone, Copy, PartialEq)]
 enum CostMethod {
-    /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
-    /// reports. Nothing is timed.
+    /// Count each layer's parameters and the FLOPs that its forward pass reports, and time nothing.
     Count,
-    /// The costs of a model's layers are found by measuring: parameters and FLOPs are counted, and each layer's forward
-    /// and backward are timed.
+    /// Count each layer's parameters and FLOPs, and also time the layer's forward and backward passes.
     Measure,
 }
 
-/// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
+/// The number of times that a layer's forward and backward passes are timed; the shortest time counts as the layer's
+/// time.
 const REPEATS: usize = 3;
 
-/// A calculation of the costs of a model's layers, with the costs of the layers that have already run. The layers run
-/// one after another: the first on a sample input, and every later layer on the output of the layer before it.
+/// Determines the costs of a model's layers, one layer after another: runs the first layer on a sample input, and every
+/// later layer on the output of the layer before it. Collects the costs of the layers that have already run.
 struct Costing {
     method: CostMethod,
     device: Device,
-    /// The type of frozen parameters that layers run with in f32; `None` if parameters keep their types.
+    /// The low-precision dtype of frozen parameters that are converted to f32 before a layer runs; `None` if parameters
+    /// keep their dtypes.
     narrow: Option<FloatDType>,
     costs: Vec<LayerCost>,
 }
@@ -132,7 +133,7 @@ impl Costing {
     }
 }
 
-/// Returns the duration of the shortest of three calls of `run`.
+/// Calls `run` three times and returns the shortest duration.
 fn shortest(run: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();
@@ -142,21 +143,22 @@ fn shortest(run: impl Fn()) -> Duration {
     (0..REPEATS).map(time).min().unwrap_or_default()
 }
 
-/// Runs a layer's forward and backward, and waits until the device has finished. The backward starts from the sum of
-/// all float outputs. It also computes the gradient of the input, except for the first layer of a model (`is_first`).
+/// Runs a layer's forward and backward passes, and waits until the device has finished. The backward pass starts from
+/// the sum of all float outputs. It also computes the gradient of the input, except for the first layer of a model
+/// (`is_first`).
 fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     let mut sum = SumOfFloats::default();
     let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
     layer.forward(input).map(&mut sum);
     let Some(sum) = sum.0 else { return };
     let gradients = sum.is_tracked().then(|| sum.clone().backward());
-    // Reading the sum waits for everything that was enqueued before it. `into_data` would not wait: on some devices its
-    // bytes are read when they are used.
+    // Reading the sum waits for everything that was enqueued before it. `into_data` would not wait: on some devices,
+    // the bytes are read only when they are used.
     black_box(sum.into_scalar::<f64>());
     drop(gradients);
 }
 
-/// A mapper that adds up all float elements of a layer's output. A backward can start from the sum. The value is `None`
+/// Sums all float elements of a layer's output into a scalar from which a backward pass can start. The value is `None`
 /// until the first float tensor is added.
 #[derive(Default)]
 struct SumOfFloats(Option<Tensor<1>>);
@@ -173,8 +175,8 @@ impl PayloadMapper for SumOfFloats {
 }
 
 impl LayerCost {
-    /// Returns the name and the numbers of parameters of a layer, with 0 FLOPs and no time. Parameters that burn has not
-    /// initialised yet are counted too, and stay uninitialised.
+    /// Returns a layer's name and its numbers of parameter elements, with 0 FLOPs and no time. Parameters that burn has
+    /// not initialised yet are counted too, and stay uninitialised.
     fn of_size<M: Module>(name: String, layer: &M) -> Self {
         let mut trained = 0;
         visit_floats(layer, |param| {

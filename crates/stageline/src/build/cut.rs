@@ -6,17 +6,16 @@ use std::str::FromStr;
 
 use stageline_schedule::{BalanceError, SpeedError};
 
-/// A cut: the partition of a model's layers, in order, into pipeline stages. It consists of the number of each stage's
-/// first layer.
+/// A cut: the partition of a model's layers, in order, into pipeline stages. It is stored as the zero-based index of
+/// each stage's first layer.
 ///
-/// Layers are counted from 0. As text a cut is a list such as `0,3,6`: three stages, where the second begins with layer
-/// 3.
+/// A cut is written as a string such as `0,3,6`: three stages, of which the second begins with layer 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut(Vec<usize>);
 
 impl Cut {
-    /// Creates a cut (a partition of a model's layers into stages) from `starts`: the number, counted from 0, of the
-    /// first layer of every stage.
+    /// Creates a cut (a partition of a model's layers into stages) from `starts`, the zero-based index of every stage's
+    /// first layer.
     ///
     /// # Errors
     /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin after the
@@ -39,7 +38,7 @@ impl Cut {
     }
 
     /// Returns the layers of every stage, in stage order, for a model of `layers` layers. Each entry is a range of
-    /// layer numbers, counted from 0.
+    /// zero-based layer indices.
     ///
     /// # Errors
     /// Returns [`CutError::Layers`] if a stage begins after the last layer of the model.
@@ -73,30 +72,33 @@ impl fmt::Display for Cut {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// The text of a cut (a partition of a model's layers into stages) is not a list of layer numbers such as `0,3,6`.
+    /// The string for a cut (a partition of a model's layers into stages) is invalid. Give the zero-based index of
+    /// every stage's first layer, such as `0,3,6`.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
-        /// The text that was given as a cut (a partition of the layers) and is not a list of layer numbers such as
-        /// `0,3,6`.
+        /// The invalid string that was given as a cut (a partition of the layers). It is not a list of layer indices
+        /// such as `0,3,6`.
         text: String,
     },
-    /// The list of the stages' first layers is invalid: the layer numbers do not start at 0, or do not ascend.
+    /// The list of every stage's first layer is invalid. It must begin with 0, and each index must be larger than the
+    /// one before.
     #[error(
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
     Starts {
-        /// The rejected list: the number of each stage's first layer, counted from 0. It does not start at 0, or does
-        /// not ascend.
+        /// The rejected list: the zero-based index of every stage's first layer. It does not begin with 0, or does not
+        /// ascend.
         starts: Vec<usize>,
     },
-    /// A stage of the cut would begin after the model's last layer, so the model has too few layers for the cut.
+    /// A stage of the cut would begin after the model's last layer. Begin it with an earlier layer, or use fewer
+    /// stages.
     #[error(
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The number, counted from 0, of the first layer of the last stage in the cut. The model has no such layer.
+        /// Zero-based index of the last stage's first layer, which is beyond the model's last layer.
         start: usize,
-        /// The number of layers of the model. It is too small for the cut (the partition of the layers).
+        /// The number of layers of the model, which is too small for the cut (the partition of the layers into stages).
         layers: usize,
     },
     /// The layers cannot be partitioned into zero stages, or into more stages than there are layers.
@@ -107,6 +109,7 @@ pub enum CutError {
     #[error(transparent)]
     Speeds(#[from] SpeedError),
     /// The number of stage configurations differs from the number of stages in the cut (the partition of the layers).
+    /// Give one configuration for each stage.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
         /// The number of stage configurations that the caller gave.

@@ -1,5 +1,5 @@
-//! The setting ([`Fallbacks`]) that decides how `build` treats operations that Stageline's kernels do not compute on
-//! the device of their stage. Also the search for such operations.
+//! Finds operations that have no Stageline kernel on their stage's device. A setting ([`Fallbacks`]) decides whether
+//! such an operation is an error or a warning.
 
 use burn::tensor::Device;
 use stageline_nn::params::Description;
@@ -10,30 +10,31 @@ use crate::failure::build_error::BuildError;
 use crate::failure::refused_fallback::RefusedFallback;
 use crate::update::precision::Precision;
 
-/// The reaction to a fallback: an operation of a layer that Stageline's kernels do not compute on the device of its
-/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and describes the
+/// Whether a fallback is an error or a warning. A fallback is an operation without a Stageline kernel on its stage's
+/// device. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) takes this setting, and describes the
 /// default.
 ///
-/// [`build`](crate::PipelineBuilder::build) knows only the operations that a stage lists
-/// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in one element type. The first
-/// forward pass of the stage finds its other fallbacks. Later forward passes are not searched.
+/// [`build`](crate::PipelineBuilder::build) finds only the fallbacks among the operations that a stage lists
+/// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in a single dtype. The stage's
+/// first forward pass finds its other fallbacks. Later forward passes are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallbacks {
-    /// Every fallback is an error that names the stage and the layer ([`RefusedFallback`](crate::RefusedFallback)). If
-    /// `build` knows the operation, the pipeline is not built. Otherwise the first forward pass of the stage fails, and
-    /// the pipeline stops. This includes attention that stores its scores.
+    /// Treat every fallback (an operation without a Stageline kernel) as an error that names the stage and the layer
+    /// ([`RefusedFallback`](crate::RefusedFallback)). If `build` finds the fallback, it returns this error. Otherwise
+    /// the stage's first forward pass fails, and the pipeline stops. Attention that stores its score matrix also counts
+    /// as a fallback.
     Refuse,
-    /// Every fallback is a warning that names the stage and the layer. The pipeline computes the operation by burn's
-    /// own kernels, which are slower, or by attention that stores its scores.
+    /// Log a warning for every fallback (an operation without a Stageline kernel), with the stage and the layer. The
+    /// operation runs on burn's own kernels, which are slower, or as attention that stores its score matrix.
     Warn,
 }
 
-/// The fallbacks of one replica: a list for each stage of the operations that its device has no kernel for.
+/// The fallbacks of one replica: for each stage, its operations without a Stageline kernel on its device.
 pub(crate) type OfReplica = Vec<Vec<Fallback>>;
 
-/// Returns the operations of a stage that Stageline's kernels do not compute on `device`, each listed once.
-/// `operations` has the operations that the stage lists, and `described` describes the stage's tensors. The list is
-/// empty if the stage computes in several element types, because the type of each operation is then not known.
+/// Returns a stage's operations that have no Stageline kernel on `device`, each listed once. `operations` has the
+/// operations that the stage lists, and `described` describes the stage's tensors. The result is empty if the stage
+/// computes in several dtypes at `precision`, because the dtype of each operation is then unknown.
 pub(super) fn fallbacks_of(
     operations: &[Operation],
     described: &[Description],
@@ -43,7 +44,7 @@ pub(super) fn fallbacks_of(
     let Some(dtype) = precision.computes_in(described) else { return Vec::new() };
     let mut found = Vec::new();
     for fallback in operations.iter().filter_map(|operation| operation.fallback(device, dtype)) {
-        // A layer may have an operation several times.
+        // A layer may use the same operation several times.
         if !found.contains(&fallback) {
             found.push(fallback);
         }
@@ -51,9 +52,9 @@ pub(super) fn fallbacks_of(
     found
 }
 
-/// Returns an error if the user's `setting` forbids one of the operations in `found`, which have no kernel on their
-/// device. `found` has these operations of all stages, each with its stage and device. The error describes the first
-/// forbidden operation. `setting` is `None` if the user has not set a reaction to such operations.
+/// Returns an error if the user's `setting` forbids one of the operations in `found`. These operations have no
+/// Stageline kernel; each comes with its stage and device. The error describes the first forbidden operation. `setting`
+/// is `None` if the user has not chosen between errors and warnings.
 pub(super) fn validate_fallbacks<'a>(
     setting: Option<Fallbacks>,
     found: impl IntoIterator<Item = (usize, &'a Device, &'a Fallback)>,
@@ -61,7 +62,7 @@ pub(super) fn validate_fallbacks<'a>(
 ) -> Result<(), BuildError> {
     let mut refused: Vec<(usize, &Device, &Fallback)> = Vec::new();
     for (stage, device, fallback) in found {
-        // All replicas have the same layers, so a fallback of a stage counts once.
+        // All replicas have the same layers, so the same fallback in several replicas counts once.
         let is_known = refused.iter().any(|(other, _, known)| *other == stage && *known == fallback);
         if !is_known && is_refused(setting, || is_gpu(device), &fallback.reason) {
             refused.push((stage, device, fallback));
@@ -74,9 +75,9 @@ pub(super) fn validate_fallbacks<'a>(
     Err(BuildError::Fallback(Box::new(error)))
 }
 
-/// Whether `build` rejects an operation that has no kernel on its device, for the given `reason`. If `setting` is
-/// unset, `build` rejects such operations only on GPUs. GPUs have kernels for all operations, so a missing kernel is
-/// most likely a mistake. Attention whose heads are too large for Stageline's kernels is then accepted on GPUs too.
+/// Whether `build` rejects an operation that has no kernel on its device. `reason` says why there is no kernel. If
+/// `setting` is unset, `build` rejects such operations only on GPUs: GPUs have kernels for all operations, so a missing
+/// kernel is most likely a mistake. Even then, attention whose heads are too large for Stageline's kernels is accepted.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,

@@ -1,14 +1,15 @@
-//! Blocks of a row that a cut may divide in two ([`Halves`]).
+//! Blocks of a row that may be split between two stages ([`Halves`]).
 
 use crate::model::stage::Stage;
 
-/// A block of a [`Row`](crate::Row) that consists of two parts in sequence, such as the attention and the feed-forward
-/// part of a transformer block. With [`Row::halved`](crate::Row::halved), a stage may end between the two parts, so
-/// that the costs of stages can be balanced to half a block.
+/// A block of a [`Row`](crate::Row) that consists of two sequential halves, such as attention and feed-forward in a
+/// transformer block. With [`Row::halved`](crate::Row::halved), a stage may end between the two halves, so that stages
+/// can be balanced to half a block.
 ///
-/// A value of the type is a whole block or one of its halves. The two halves, run one after the other, compute the
-/// output of the whole block, bit for bit. Each parameter is in one half only, and burn visits those of the first half
-/// before those of the second. Otherwise the norm of all gradients may have other bits with another cut.
+/// A value of a type with this trait is a whole block or one of its halves. The two halves, run one after the other,
+/// compute the output of the whole block, bit for bit. Each parameter must be in one half only, and burn must visit the
+/// first half's parameters before the second half's. Otherwise the global gradient norm may have other bits with
+/// another partition.
 ///
 /// ```
 /// use burn::module::Module;
@@ -43,16 +44,16 @@ use crate::model::stage::Stage;
 /// }
 /// ```
 pub trait Halves: Stage<Output = <Self as Stage>::Input> {
-    /// The names of the first and the second half in [`Costs`](crate::Costs), which must differ. If possible, use the
-    /// names of the block's fields that hold the two halves. The names of a layer's parameters in checkpoints then
-    /// begin with the layer's name. With `["attention", "mlp"]` the halves of `blocks.3` are `blocks.3.attention` and
-    /// `blocks.3.mlp`.
+    /// The names of the first and the second half in [`Costs`](crate::Costs). The two names must differ. If possible,
+    /// use the names of the block's fields that hold the two halves. The names of a layer's parameters in checkpoints
+    /// then begin with the layer's name. With `["attention", "mlp"]` the halves of `blocks.3` are `blocks.3.attention`
+    /// and `blocks.3.mlp`.
     const NAMES: [&'static str; 2];
 
     /// Divides a whole block into its first and its second half.
     fn halves(self) -> [Self; 2];
 
-    /// Joins the first half of a block, `self`, and its second half to the whole block.
+    /// Joins the first half of a block (`self`) and its second half (`second`) into the whole block.
     fn join(self, second: Self) -> Self;
 
     /// Whether this is the first half of a block, and not the second half or a whole block. A whole block must not look
@@ -60,7 +61,7 @@ pub trait Halves: Stage<Output = <Self as Stage>::Input> {
     fn is_first_half(&self) -> bool;
 }
 
-/// The part of a block that is one layer of a [`Row`](crate::Row) (first layer, blocks, last layer): the whole block,
+/// Which part of a block forms one layer of a [`Row`](crate::Row) (first layer, blocks, last layer): the whole block,
 /// its first half or its second half.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Piece {
@@ -73,7 +74,8 @@ pub(super) enum Piece {
 pub(super) enum Division<B> {
     /// Each block is one layer.
     Blocks,
-    /// Each half of a block is a layer. The fields are those of [`Halves`].
+    /// Each half of a block is a layer. The fields hold what the block type defines for the trait [`Halves`]: the
+    /// `names` of the two halves, how to `join` them, and how to recognise a first half.
     Halves { names: [&'static str; 2], join: fn(B, B) -> B, is_first_half: fn(&B) -> bool },
 }
 
@@ -84,7 +86,7 @@ impl<B: Halves> Division<B> {
 }
 
 impl<B> Division<B> {
-    /// Returns the number of layers of each block.
+    /// Returns the number of layers that each block consists of: 1, or 2 if its halves are layers.
     pub fn layers(&self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -92,8 +94,8 @@ impl<B> Division<B> {
         }
     }
 
-    /// Returns the index of a layer's block, and the part of the block that is the layer. Layers are counted from 0 at
-    /// the first block.
+    /// Returns the zero-based index of the layer's block, and the part of the block (whole or half) that is this layer.
+    /// `layer` is a zero-based index that counts from the row's first block, not from its first layer.
     pub fn place_of(&self, layer: usize) -> (usize, Piece) {
         match self {
             Self::Blocks => (layer, Piece::Whole),
@@ -102,7 +104,8 @@ impl<B> Division<B> {
         }
     }
 
-    /// Returns the name of a layer that is the part `piece` of the block with the name `block`.
+    /// Returns the layer name of part `piece` of the block named `block`, such as `blocks.3.mlp` for a half of
+    /// `blocks.3`.
     pub fn name(&self, block: String, piece: Piece) -> String {
         match (self, piece) {
             (Self::Halves { names: [first, _], .. }, Piece::First) => format!("{block}.{first}"),
@@ -111,8 +114,8 @@ impl<B> Division<B> {
         }
     }
 
-    /// Joins the halves of blocks in `layers`, the layers of consecutive blocks in order, to whole blocks. A second
-    /// half at the start and a first half at the end have no other half there, and stay halves.
+    /// Joins neighbouring halves in `layers` into whole blocks. `layers` has the layers of consecutive blocks, in
+    /// order. A second half at the start or a first half at the end has no counterpart in `layers`, and stays a half.
     pub fn joined(&self, layers: impl IntoIterator<Item = B>) -> Vec<B> {
         let Self::Halves { join, is_first_half, .. } = self else { return layers.into_iter().collect() };
         layers.into_iter().fold(Vec::new(), |mut blocks, layer| {
@@ -127,7 +130,7 @@ impl<B> Division<B> {
 }
 
 impl Piece {
-    /// Returns this part of a whole block.
+    /// Extracts from `block` the part that this `Piece` names: the whole block, its first half or its second half.
     pub fn of<B: Halves>(self, block: B) -> B {
         match self {
             Self::Whole => block,

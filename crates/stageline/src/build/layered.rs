@@ -20,11 +20,11 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// `forward_output`. burn's proposal for pipelines ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)) has the
 /// same three, as methods of the whole model. burn 0.22 does not have them yet.
 ///
-/// Here each function borrows only the part of the model that it runs, because no device ever has the whole model. A
-/// model with burn's methods implements this trait by the three functions, the constructors of the parts, the loss, and
-/// [`join`](Self::join).
+/// Here each function borrows only the part of the model that it runs, because no device ever has the whole model. To
+/// implement this trait for a model with burn's methods, write the three functions, the constructors of the parts, the
+/// loss, and [`join`](Self::join).
 ///
-/// ```
+/// ```no_run,standalone_crate
 /// use burn::module::Module;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::AdamWConfig;
@@ -91,7 +91,8 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// # Ok::<(), stageline::BoxError>(())
 /// ```
 pub trait LayeredModel: Sized + 'static {
-    /// The type of a model's configuration, such as its sizes, which is passed to the functions that create its parts.
+    /// The type of a model's configuration (such as layer sizes), which is passed to the functions that create the
+    /// model's parts.
     type Config: 'static;
     /// The type of a model's first part, such as embeddings.
     type First: Module + 'static;
@@ -108,8 +109,8 @@ pub trait LayeredModel: Sized + 'static {
     /// The type of the targets of the loss, which come from a batch.
     type Target: Payload;
 
-    /// The names of the metrics that a model computes beside its loss, such as `accuracy`, as in
-    /// [`LossStage::METRICS`]; the list is empty by default.
+    /// The names of the metrics that a model computes in addition to its loss, such as `accuracy`; empty by default.
+    /// The pipeline passes them on as [`LossStage::METRICS`].
     const METRICS: &'static [&'static str] = &[];
 
     /// Returns the number of blocks of a model with the configuration `config`.
@@ -118,20 +119,20 @@ pub trait LayeredModel: Sized + 'static {
     /// Creates the first part of a model, such as embeddings, on a device.
     fn init_first(config: &Self::Config, device: &Device) -> Self::First;
 
-    /// Creates the block with the number `index`, counted from 0, of a model on a device.
+    /// Creates one block of a model on a device. `index` is the block's zero-based index in the model.
     fn init_block(config: &Self::Config, index: usize, device: &Device) -> Self::Block;
 
     /// Creates the last part of a model, such as a head, on a device.
     fn init_last(config: &Self::Config, device: &Device) -> Self::Last;
 
-    /// Returns the model that consists of the given first part, blocks and last part.
+    /// Assembles the whole model from its first part, its blocks in order, and its last part.
     fn join(first: Self::First, blocks: Vec<Self::Block>, last: Self::Last) -> Self;
 
     /// Computes the forward pass of a model's first part for one micro-batch. Returns the activations for the first
     /// block.
     fn forward_input(first: &Self::First, input: Self::Input) -> Self::Hidden;
 
-    /// Computes the forward pass of the block with the number `index`, counted from 0, for one micro-batch. Returns the
+    /// Computes the forward pass of one block, whose zero-based index is `index`, for one micro-batch. Returns the
     /// activations for the next block or the last part.
     fn forward_block(block: &Self::Block, index: usize, hidden: Self::Hidden) -> Self::Hidden;
 
@@ -139,16 +140,16 @@ pub trait LayeredModel: Sized + 'static {
     /// logits, without a loss.
     fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
 
-    /// Computes the sum (not the mean) of the losses of one micro-batch's targets, of shape `[1]`. A loss of several
+    /// Computes the loss of one micro-batch, summed (not averaged) over its targets, of shape `[1]`. A loss of several
     /// terms gives one sum for each term, of shape `[terms]`, as in [`LossStage::loss`].
     fn loss(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Returns the loss weight of one micro-batch's targets, usually the number of unmasked targets: one number for
-    /// each term of the loss, as in [`LossStage::weight`].
+    /// Returns the loss weight of one micro-batch's targets, usually the number of unmasked targets. The result has one
+    /// value for each term of the loss, as in [`LossStage::weight`].
     fn weight(last: &Self::Last, target: &Self::Target) -> Weight;
 
     /// Computes the sum of each metric over one micro-batch's targets, of shape `[METRICS.len()]`, as in
-    /// [`LossStage::metrics`]. A model without metrics needs no such method.
+    /// [`LossStage::metrics`]. A model without metrics does not implement this method.
     fn metrics(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (last, output, target);
         panic!("`LayeredModel::METRICS` names {}, so the model must override `metrics`", Self::METRICS.join(", "))
@@ -159,8 +160,8 @@ pub trait LayeredModel: Sized + 'static {
 /// divided into any number of stages.
 pub type ModelRow<M> = Row<FirstLayer<M>, BlockLayer<M>, LastLayer<M>>;
 
-/// Defines a type of layer that wraps one part of a model: its first part, a block or its last part. The paths of the
-/// part's parameters stay the same, because the layer adds no name of its own to them.
+/// Defines a layer type that wraps one part of a model: its first part, a block or its last part. The wrapper adds
+/// nothing to parameter paths, so names in checkpoints stay the same.
 macro_rules! layer {
     ($(#[$doc:meta])* $name:ident, $part:ident $(, $extra:ident: $type:ty)?) => {
         $(#[$doc])*
@@ -280,8 +281,8 @@ impl<M: LayeredModel> LossStage for LastLayer<M> {
 }
 
 impl<M: LayeredModel> ModelRow<M> {
-    /// Creates the row (first layer, blocks, last layer) of a model from the model's configuration. No layer is created
-    /// before a pipeline is built.
+    /// Creates the row (first layer, blocks, last layer) of a model from the model's configuration. The layers are
+    /// created later, for example by `pipeline`.
     pub fn of_model(config: M::Config) -> Self {
         let blocks = M::blocks(&config);
         let of_first = Rc::new(config);
@@ -298,7 +299,8 @@ impl<M: LayeredModel> ModelRow<M> {
     /// blocks, last layer). Each layer stays on the device of its stage.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] as [`join`](Row::join) does.
+    /// Returns [`ModuleError`], as [`join`](Row::join) does, if a stage's module is missing, or if the modules do not
+    /// fit this row's layer types or number of blocks.
     pub fn join_model(&self, modules: Modules) -> Result<M, ModuleError> {
         self.join(modules).map(joined)
     }

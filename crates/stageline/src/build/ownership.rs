@@ -1,5 +1,5 @@
-//! Finds the owner of each parameter, which is the stage whose optimizer steps it ([`Owners`]), and the parameters that
-//! cannot be trained as the stages are configured.
+//! Finds each parameter's owner ([`Owners`]), the stage whose optimizer steps it, and the parameters that cannot be
+//! trained with the stages' configuration.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,9 +10,9 @@ use burn::tensor::{DType, FloatDType};
 use stageline_nn::batch_norms;
 use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
 
-/// The owners of a model's parameters. The owner of a parameter is the first stage that trains it. Its optimizer steps
-/// the parameter, and other stages hold copies. The table also records what a pipeline may be unable to train: tied
-/// parameters, batch norms, and optimizers with a gradient clipping of their own.
+/// The owners of a model's parameters. The owner of a parameter is the first stage that trains it. The owner's
+/// optimizer steps the parameter, and other stages hold copies. The table also records what a pipeline may be unable to
+/// train: tied parameters, batch norms, and optimizers with a gradient clipping of their own.
 #[derive(Default)]
 pub(crate) struct Owners {
     /// The owner of each trained parameter and the parameter's shape there, by the parameter's id. The owner is the
@@ -23,17 +23,18 @@ pub(crate) struct Owners {
     /// Two stages in which a tied parameter has different shapes: its owner (the first stage that trains it) and
     /// another stage. `None` if there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The ids of the tied parameters of each pair of stages. A pair has the index of the owner, whose optimizer steps
-    /// the parameters, and that of a later stage, which has copies.
+    /// The ids of all trained tied parameters, keyed by `(owner stage, copying stage)`, both zero-based. The owner's
+    /// optimizer updates the parameters; the copying stage is a later one that holds copies of them.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
-    /// The descriptions (id, path, shape, type) of all tensors in each stage's module.
+    /// The descriptions (id, path, shape, dtype) of all tensors in each stage's module.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The index of the first stage whose optimizer clips gradients by itself; `None` if there is none.
+    /// Zero-based index of the first stage whose optimizer clips gradients itself, which `build` rejects; `None` if
+    /// there is none.
     pub(crate) clipping: Option<usize>,
     /// Every batch norm of the model, as the index of its stage and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
-    /// The index of the first stage with one of burn's own batch norms; `None` if no stage has one. Such a batch norm
-    /// updates its statistics at every micro-batch.
+    /// Zero-based index of the first stage with one of burn's own batch norms, which update their running statistics at
+    /// every micro-batch; `None` if no stage has one. `build` rejects them in bf16 or f16, which they do not support.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 
@@ -59,8 +60,8 @@ impl Owners {
         }
     }
 
-    /// Enters a float parameter of a stage into the table of owners. The stage becomes its owner, whose optimizer steps
-    /// it, if it trains the parameter and no earlier stage does.
+    /// Records a float parameter of a stage. If the stage trains the parameter and no earlier stage does, the stage
+    /// becomes the parameter's owner, and its optimizer steps the parameter.
     fn claim(&mut self, stage: usize, param: &dyn FloatParameter) {
         if !param.is_trained() {
             self.frozen.entry(param.id()).or_insert(stage);
@@ -79,7 +80,7 @@ impl Owners {
         }
     }
 
-    /// Notes that stages keep frozen parameters of the type `narrow` in f32.
+    /// Changes the recorded dtype of frozen `narrow` tensors to f32, because the stages convert these tensors.
     pub(crate) fn widen_frozen(&mut self, narrow: FloatDType) {
         let tensors = self.tensors.iter_mut().flatten();
         for tensor in tensors.filter(|tensor| !tensor.trained && tensor.dtype == DType::from(narrow)) {
@@ -91,8 +92,8 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns two stages of a tied parameter that one of them trains and the other has frozen. The first is the owner
-    /// of the parameter, whose optimizer steps it. Returns `None` if there is no such parameter.
+    /// Finds a tied parameter that one stage trains and another stage has frozen. Returns the parameter's owner (the
+    /// first stage that trains it) and the other stage. Returns `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

@@ -1,4 +1,4 @@
-//! Visits and counts the parameters of a row's layers, and passes new layers through a mapper.
+//! Visits and counts the parameters of a row's layers, and applies a mapper to new layers.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Passes every layer of the model, right after it is created, to a mapper of burn, such as one that reads the
-    /// layer's parameters from a file. `mapper` is called for each layer (which may be half of a block), and returns
-    /// the mapper for this layer. The paths that the mapper sees begin with the layer's name, such as `blocks.3`, so
-    /// set [`names`](Self::names) before.
+    /// Applies a mapper of burn to every layer of the model right after the layer is created, for example to read its
+    /// parameters from a file. `mapper` is called for each layer (which may be half of a block), and returns the mapper
+    /// for this layer. The paths that the mapper sees begin with the layer's name, such as `blocks.3`, so set
+    /// [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
         let Self { first, block, last, blocks, division, seed, names, frozen_from, precision } = self;
@@ -49,8 +49,8 @@ where
         counting.count
     }
 
-    /// Visits the parameters of a model with the layers of this row, as [`init`](Self::init) or [`join`](Self::join)
-    /// returns it, from the first layer to the last. Their paths are their names in checkpoints, such as
+    /// Visits all parameters of a model that [`init`](Self::init) or [`join`](Self::join) has returned, from the first
+    /// layer to the last. The visitor sees each parameter under its name in checkpoints, such as
     /// `blocks.3.linear.weight`.
     pub fn visit(&self, (first, blocks, last): &(F, Vec<B>, L), visitor: &mut impl ModuleVisitor) {
         let [first_name, blocks_name, last_name] = &self.names;
@@ -61,9 +61,9 @@ where
         visit_within(&[last_name], last, visitor);
     }
 
-    /// Visits the parameters of new layers of this row, as [`visit`](Self::visit) does. Each layer is created for its
-    /// visit, on the CPU if the build has a backend for it. The lazy parameters of burn's layers stay uninitialised
-    /// unless the visitor uses their values.
+    /// Visits all parameters of the model without building it: creates one layer at a time, and visits its parameters
+    /// under their names in checkpoints, as [`visit`](Self::visit) does. Layers are created on the CPU if the program
+    /// has a CPU backend. The lazy parameters of burn's layers stay uninitialised unless the visitor uses their values.
     pub fn visit_new(&self, visitor: &mut impl ModuleVisitor) {
         let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
         unseeded(|| {
@@ -90,17 +90,20 @@ impl ModuleVisitor for Counting {
     }
 }
 
-/// The type name of the module that contains each layer, as burn's visitors and mappers are told it.
+/// The container type passed to burn's visitors and mappers for the path segments above a layer, such as `blocks` and
+/// `3`.
 const CONTAINER: &str = "Struct:Row";
 
-/// Visits a layer as if it were in the modules with the names `within`, from the outermost to the innermost.
+/// Visits a layer as if it were nested in modules named `within` (outermost first), so that the visitor sees full
+/// parameter names such as `blocks.3.linear.weight`.
 fn visit_within<M: Module>(within: &[&str], layer: &M, visitor: &mut impl ModuleVisitor) {
     within.iter().for_each(|name| visitor.enter_module(name, CONTAINER));
     layer.visit(visitor);
     within.iter().rev().for_each(|name| visitor.exit_module(name, CONTAINER));
 }
 
-/// Maps a layer as if it were in the modules with the names `within`, from the outermost to the innermost.
+/// Maps a layer as if it were nested in modules named `within` (outermost first), so that the mapper sees full
+/// parameter names such as `blocks.3.linear.weight`.
 fn map_within<M: Module>(within: &[&str], layer: M, mut mapper: impl ModuleMapper) -> M {
     within.iter().for_each(|name| mapper.enter_module(name, CONTAINER));
     let layer = layer.map(&mut mapper);

@@ -19,11 +19,11 @@ use stageline_nn::params::{describe, seeded_on};
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///
-/// A row knows how to create each layer, and creates none by itself. [`pipeline`](Self::pipeline) cuts it into stages
-/// and creates each layer from a seed of its own, on the device of its stage. So the parameters do not depend on the
-/// cut (the partition of the layers), and the whole model is never on one device.
+/// A row holds functions that create the layers, not the layers themselves. [`pipeline`](Self::pipeline) partitions the
+/// row into stages, and initialises each layer from its own seed, on the device of its stage. So the initial parameters
+/// do not depend on the cut (the partition of the layers), and the whole model is never on one device.
 ///
-/// ```
+/// ```no_run,standalone_crate
 /// use burn::module::Module;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::AdamWConfig;
@@ -70,13 +70,13 @@ pub struct Row<F, B, L> {
     pub(super) last: Create<L>,
     /// The number of blocks between the first and the last layer of the row.
     pub(super) blocks: usize,
-    /// Whether each block is a layer, or each half of a block.
+    /// Whether each layer is a whole block or half a block. With halves, a stage may end in the middle of a block.
     pub(super) division: Division<B>,
     pub(super) seed: u64,
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
     pub(super) names: [String; 3],
     pub(super) frozen_from: FrozenFrom,
-    /// The precision in which pipelines of the row compute.
+    /// The compute precision of the pipelines that are built from this row.
     pub(super) precision: Precision,
 }
 
@@ -88,7 +88,8 @@ type CreateBlock<B> = Box<dyn Fn(usize, Piece, &Device) -> B>;
 
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage of a model. The stage is the whole model, its beginning, its middle or its end.
+/// One stage's layers, by the stage's position in the model: the whole model (if it is the only stage), the beginning,
+/// the middle or the end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -97,7 +98,7 @@ enum Part<F, B, L> {
 }
 
 impl<F: Module, B, L: Module> Part<F, B, L> {
-    /// Returns the ids of the parameters in the model's first and last layer, as far as this stage has these layers.
+    /// Returns the ids of the parameters in the model's first and last layer, if this stage has these layers.
     fn ids_of_ends(&self) -> Vec<ParamId> {
         let (first, last) = match self {
             Self::Whole(first, _, last) => (Some(first), Some(last)),
@@ -150,34 +151,34 @@ where
         Self { names: [first, blocks, last].map(str::to_owned), ..self }
     }
 
-    /// Sets where a resumed training takes the values of frozen parameters from; [`FrozenFrom::Checkpoint`] if unset.
-    /// With [`FrozenFrom::Model`], the functions of the row must create frozen parameters with the same values in each
-    /// run. They can read them from a file, for example. If a value differs, building the resumed pipeline fails.
+    /// Sets where a resumed training run takes the values of frozen parameters from; [`FrozenFrom::Checkpoint`] if
+    /// unset. With [`FrozenFrom::Model`], the row's functions must create frozen parameters with the same values in
+    /// each run, for example by reading them from a file. If a value differs, building the resumed pipeline fails.
     #[must_use]
     pub fn frozen_from(self, source: FrozenFrom) -> Self {
         Self { frozen_from: source, ..self }
     }
 
-    /// Sets the precision in which pipelines of this row compute, as
-    /// [`PipelineBuilder::precision`](crate::PipelineBuilder::precision) does; full precision if unset. A training run
-    /// replaces it with its `--precision`.
+    /// Sets the compute precision of pipelines that are built from this row; full precision if unset.
+    /// [`PipelineBuilder::precision`](crate::PipelineBuilder::precision) and, in a training run, the flag `--precision`
+    /// override it.
     ///
-    /// The functions of the row may then create frozen parameters in this type, so that stages need no rounded copies
-    /// beside them. Where a pipeline of the row computes in another precision, and in [`count`](Self::count) and
-    /// [`measure`](Self::measure), these parameters are f32.
+    /// The row's functions may then create frozen parameters in this dtype, so that stages need no additional rounded
+    /// copies. If a pipeline computes in another precision, and in [`count`](Self::count) and
+    /// [`measure`](Self::measure), these parameters are converted to f32.
     #[must_use]
     pub fn precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
     /// Makes each half of a block a layer of its own, so that a stage may begin or end with half a block. A model of n
-    /// blocks then has 2n + 2 layers. If both halves of a block are in one stage, they are one block again, also for
-    /// [`Recompute`](crate::Recompute).
+    /// blocks then has 2n + 2 layers. If both halves of a block are in one stage, they are joined into one block, and
+    /// [`Recompute`](crate::Recompute) counts them as one.
     ///
-    /// Each half has a seed of its own, so new parameters have other values than without this call. Parameters have the
-    /// same names in checkpoints. The function that creates a block is called for each half, and the other half is
-    /// dropped before its lazy parameters are initialised. Call [`mapped`](Self::mapped) after this function, so that
-    /// its mapper sees only the half that is kept.
+    /// Each half has its own seed, so initial parameters differ from those without this call; names in checkpoints stay
+    /// the same. The function that creates a block is called for each half, and the other half is dropped before its
+    /// lazy parameters are initialised. Call [`mapped`](Self::mapped) after this function, so that its mapper sees only
+    /// the half that is kept.
     #[must_use]
     pub fn halved(self) -> Self
     where
@@ -256,8 +257,11 @@ where
     /// devices.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] if the module of a stage was taken before or is lost. Also returns it if the modules do
-    /// not have the types of this row's layers, or have another number of blocks than this row.
+    /// Returns [`ModuleError`] in these cases:
+    ///
+    /// - The module of a stage was taken before or is lost.
+    /// - The modules do not have the types of this row's layers.
+    /// - The modules have another number of blocks than this row.
     pub fn join(&self, mut modules: Modules) -> Result<(F, Vec<B>, L), ModuleError> {
         let last_stage = modules.stages().saturating_sub(1);
         let (first, blocks, last) = if last_stage == 0 {
@@ -278,8 +282,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage, and joins the halves of its blocks. `range` has the numbers of the layers in
-    /// the model. Each layer is moved to the stage's device before the next one is created.
+    /// Creates the layers of one stage, and joins the halves of its blocks. `range` has the layers' zero-based indices
+    /// in the whole model. Each layer is moved to the stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -295,30 +299,31 @@ where
         }
     }
 
-    /// Creates the block, or the half of a block, that is the layer with the number `layer` of the model. Its
-    /// parameters are drawn later if they are lazy.
+    /// Creates one block, or half of a block, of the model. `layer` is its zero-based index among all layers of the
+    /// model, so the first block's is 1. Lazy parameters stay uninitialised.
     pub(super) fn of_block(&self, layer: usize, device: &Device) -> B {
         let (block, piece) = self.division.place_of(layer - 1);
         (self.block)(block, piece, device)
     }
 
-    /// Returns the name of a layer that is a block or a half of a block, such as `blocks.3` or `blocks.3.mlp`.
+    /// Returns the name of a layer that is a block or a half of a block, such as `blocks.3` or `blocks.3.mlp`. `layer`
+    /// is its zero-based index among all layers of the model.
     pub(super) fn name_of(&self, layer: usize) -> String {
         let (block, piece) = self.division.place_of(layer - 1);
         self.division.name(format!("{}.{block}", self.names[1]), piece)
     }
 
-    /// Creates one layer of the model on `device`. Its parameters are drawn from a seed of its own, which depends on
-    /// the model's seed and the layer's number. Each parameter is moved to `device` before the next one is drawn, to
-    /// save memory.
+    /// Creates one layer of the model on `device`. Its parameters are initialised from the layer's own seed, which
+    /// depends on the model's seed and the layer's index. Each parameter is moved to `device` before the next one is
+    /// drawn, to save memory.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
         seeded_on(&home, device, seed, || init(&home))
     }
 
-    /// Adds the names of all parameters in one stage's layers to `names`, as the whole model names them. `first_block`
-    /// is the index, in the model, of the stage's first block.
+    /// Adds all parameters of one stage's layers to `names`, under their names in the whole model. `first_block` is the
+    /// index, in the model, of the stage's first block.
     fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
         let [first_name, blocks_name, last_name] = &self.names;
         let (first, blocks, last) = match part {
@@ -334,8 +339,8 @@ where
     }
 }
 
-/// Returns the device on which the initial parameters of layers are drawn. It is the CPU, so that the parameters have
-/// the same bits for every device of the stage. A build without a backend for the CPU uses the device of the stage.
+/// Returns the device that draws the layers' initial parameters: the CPU, so that their bits do not depend on the
+/// stage's device. Without a CPU backend, it is the stage's device.
 pub(super) fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

@@ -39,7 +39,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     ///
     /// - A setting is invalid.
     /// - The schedule generates no plan, or a plan that cannot run.
-    /// - A device does not compute in the types of its stage, or lacks a kernel ([`fallbacks`](Self::fallbacks)).
+    /// - A device does not support the dtypes of its stage, or lacks a kernel ([`fallbacks`](Self::fallbacks)).
     /// - The checkpoint does not fit the model.
     /// - A session (a connection to a device of another host) cannot be opened, or the host is lost while modules are
     ///   copied from or to it.
@@ -71,7 +71,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let (places, for_plan, on) = (stages.places(&devices), Arc::clone(&plan), devices.clone());
         let assemble = move || {
             let assembled = stages.assemble(&for_plan, &on, fallbacks, groups, settings, restored)?;
-            // The chain's own modules are dropped here, so that they are not in memory beside the workers' copies.
+            // The chain's own modules are dropped here, so that they do not take up memory in addition to the workers'
+            // copies.
             drop(stages.wire);
             Ok::<_, BuildError>((assembled, stages.scoring, stages.recompute))
         };
@@ -119,9 +120,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the number of the communication stream of each stage's device, with one list for each replica. A
-    /// communication stream is a GPU's queue of transfers to other GPUs. A device whose transfers need no order has
-    /// `None`.
+    /// Returns, for each replica and stage, the index of the communication stream (a GPU's queue of transfers to other
+    /// GPUs) on the stage's device. `None` for a device whose transfers need no order.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {
@@ -132,9 +132,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 }
 
-/// Warns of settings of a resumed training that differ from those in its checkpoint: the number of micro-batches, the
-/// number of gradient groups, or the learning rate. `now` has the settings of this pipeline, with the learning rate
-/// that its schedule has at the checkpoint's last optimizer step.
+/// Logs a warning for each setting of a resumed training run that differs from its checkpoint: the number of
+/// micro-batches, the number of gradient groups, or the learning rate. `now` has this pipeline's settings, with the
+/// learning rate that its schedule has at the checkpoint's last optimizer step.
 fn warn_of_changes(checkpoint: &Checkpoint, now: RunSettings) {
     if let Some(before) = RunSettings::read(&checkpoint.run) {
         now.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));

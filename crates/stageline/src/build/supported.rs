@@ -1,6 +1,6 @@
-//! Checks that every stage can compute on its device. The device must compute in the element types of the stage's
-//! tensors, such as bf16, and its kernels must be known to this program. An operation without a kernel is an error if
-//! such operations are refused; operations that are accepted without a kernel are returned.
+//! Checks that every stage can compute on its device. The device must support the dtypes of the stage's tensors, such
+//! as bf16, and this program must know which kernels the device has. An operation without a kernel is either rejected
+//! with an error or accepted and returned, so that a warning can be logged.
 
 use burn::tensor::{DType, Device};
 use stageline_nn::params::Description;
@@ -18,16 +18,15 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Checks that the stages can compute on their devices. `devices` has one list for each replica, with the device of
     /// each stage.
     ///
-    /// Returns the operations that have no kernel on the device of their stage and are accepted. The result has one
-    /// list for each replica, with a list for each stage. Operations that a stage does not list are missing.
+    /// Returns the accepted operations that have no kernel on their stage's device. The result has one list for each
+    /// replica, with a list for each stage. Operations that a stage does not list are not checked here.
     ///
     /// # Errors
     /// Returns an error in these cases, which are checked in this order:
     ///
     /// - A device of another host was not opened by its name, so its kernels are not known.
-    /// - A device does not compute in an element type of its stage's tensors, or a device of another host does not
-    ///   answer.
-    /// - An operation has no kernel on the device of its stage and is refused ([`Fallbacks`](crate::Fallbacks)).
+    /// - A device does not support a dtype of its stage's tensors, or a device of another host does not answer.
+    /// - An operation has no kernel on its stage's device and is rejected ([`Fallbacks`](crate::Fallbacks)).
     pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<Vec<OfReplica>, BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
@@ -50,16 +49,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 }
 
-/// Checks that every device computes in the element types of its stage's tensors, and in the type to which `precision`
-/// rounds them. `described` has the tensors of each stage. `computes_in` says whether a device computes in a type. The
-/// error names the first stage and type for which this fails, or a host that does not answer.
+/// Checks that every device supports the dtypes of its stage's tensors, and the dtype to which `precision` rounds them.
+/// `described` has the tensors of each stage. `computes_in` returns whether a device supports a dtype. The error names
+/// the first stage and dtype for which this fails, or a host that does not answer.
 fn validate_types(
     described: &[Vec<Description>],
     precision: Precision,
     devices: &[Vec<Device>],
     computes_in: impl Fn(&Device, DType) -> Result<bool, RemoteError>,
 ) -> Result<(), BuildError> {
-    // Another host is asked once for each device and type.
+    // Another host is asked only once for each device and dtype.
     let mut supported: Vec<(&Device, DType)> = Vec::new();
     for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
         for (dtype, parameter) in types(&described[stage], precision) {
@@ -80,8 +79,8 @@ fn validate_types(
     Ok(())
 }
 
-/// Returns the float types in which a stage computes. Each has the path of the first parameter that has this type or is
-/// rounded to it. The path is empty for a stage without float parameters.
+/// Returns the float dtypes that a stage computes in, each with the path of the first parameter that has this dtype or
+/// is rounded to it. The path is empty for a stage without float parameters.
 fn types(described: &[Description], precision: Precision) -> Vec<(DType, &str)> {
     let floats = || described.iter().filter(|tensor| tensor.dtype.is_float());
     let own = floats().map(|tensor| (tensor.dtype, tensor.path.as_str()));
@@ -96,7 +95,7 @@ fn types(described: &[Description], precision: Precision) -> Vec<(DType, &str)> 
     types
 }
 
-/// Returns the name that an element type of tensors has in messages, such as `bf16`.
+/// Returns the name of a dtype in messages, such as `bf16`.
 fn shown_type(dtype: DType) -> String {
     format!("{dtype:?}").to_lowercase()
 }

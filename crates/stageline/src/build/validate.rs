@@ -13,14 +13,14 @@ use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
 /// The largest number of optimizer steps in a checkpoint from which training can resume. On resume, the learning rate
-/// scheduler of each stage advances by as many steps. Up to this limit, that takes less than a second per stage.
+/// scheduler of each stage advances by this number of steps, which takes less than a second per stage up to this limit.
 const MOST_STEPS: u64 = 10_000_000;
 
 /// Returns an error if training cannot resume from the progress that a checkpoint records, for one of these reasons:
 ///
-/// - It has more optimizer steps than training steps, more than 10 million optimizer steps, or more than 2^53 training
-///   steps.
-/// - Its loss scale is outside the range of this training's dynamic loss scale.
+/// - The checkpoint has more optimizer steps than training steps, more than 10 million optimizer steps, or more than
+///   2^53 training steps.
+/// - The checkpoint's loss scale is outside the range of this training run's dynamic loss scale.
 pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result<(), BuildError> {
     let Progress { steps, optimizer_steps, loss_scale } = progress;
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
@@ -36,8 +36,8 @@ pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks the stages, and all settings that can be checked before the plan (order of actions) is generated, such as
-    /// the clipping. Returns an error for the first check that fails.
+    /// Checks the stages and all settings that do not depend on the plan (order of actions), such as gradient clipping.
+    /// Returns an error for the first check that fails.
     pub(super) fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {
@@ -103,8 +103,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     pub(super) fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);
-        // A plan, used as a schedule, rejects every shape but its own. So this rejects a custom schedule's plan for
-        // another number of stages or micro-batches.
+        // A plan is also a schedule, and returns an error for any numbers of stages and micro-batches except its own.
+        // So this call rejects a plan of the wrong size from a custom schedule.
         let plan = plan.and_then(|plan| plan.plan(stages, micro_batches));
         let plan = plan.map_err(|cause| BuildError::Schedule { schedule, cause })?;
         // A channel never contains more than the M micro-batches of a step, so more capacity makes no difference.

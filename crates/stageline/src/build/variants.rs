@@ -45,8 +45,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
         &self.0.stages.owners.batch_norms
     }
 
-    /// Returns the stage and the micro-batch of each backward that the configured schedule splits. Such a backward
-    /// computes the input gradient first and the weight gradients later. Micro-batches are counted within a replica.
+    /// Returns the stage and the micro-batch of each backward pass that the configured schedule splits: the input
+    /// gradient is computed first, and the weight gradients later. Micro-batches are counted within a replica.
     pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
         let plan = self.0.schedule.plan(self.0.stages.devices.len(), self.0.micro_batches);
         let second_half =
@@ -54,7 +54,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
         plan.map_or_else(|_| HashSet::new(), |plan| plan.rows().iter().flatten().filter_map(second_half).collect())
     }
 
-    /// Whether every stage of every replica is on the CPU of this host, whose kernels give the same bits each time.
+    /// Whether every stage of every replica is on the CPU of this host, whose kernels are deterministic.
     pub(crate) fn is_on_host(&self) -> bool {
         self.0.stages.devices.iter().chain(self.0.replica_devices.iter().flatten()).all(is_host)
     }
@@ -65,10 +65,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
         self.0.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
-    /// Returns the builder of the reference, with which a verification compares the pipeline. The reference has the
-    /// same stages, optimizers, clipping and reaction to non-finite steps. It has one replica on one device, and
-    /// computes in full precision and without recomputation. `micro_batches` is its number of micro-batches. Operations
-    /// without a kernel only give a warning, because the reference can have another device or type than the pipeline.
+    /// Returns the builder of the reference run that a verification compares the pipeline with. It has the same stages,
+    /// optimizers, clipping and policy for non-finite steps. It runs as one replica on one device, in full precision
+    /// and without recomputation. `micro_batches` is its number of micro-batches. Operations without a kernel only give
+    /// a warning, because the reference can have another device or dtype than the pipeline.
     pub(crate) fn reference(self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
         let mut builder = self.without_recomputation();
         let first = builder.stages.devices[0].clone();
@@ -91,7 +91,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
         }
     }
 
-    /// Returns the builder of the [`reference`](Self::reference) without clipping.
+    /// Returns the builder of the [`reference`](Self::reference) (one replica on one device, in full precision), but
+    /// without gradient clipping.
     pub(crate) fn unclipped_reference(mut self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
         self.0.flush.clip = None;
         self.reference(micro_batches)
@@ -99,11 +100,11 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
 
     /// Returns the builder of the plain loop: one thread runs all stages on one device, one micro-batch after the
     /// other, without recomputation. A verification compares its parameters with those of the pipeline, bit for bit.
-    /// The settings that change these bits, such as precision and clipping, are those of the pipeline. Operations
-    /// without a kernel only give a warning, because a stage can have another device than in the pipeline.
+    /// Settings that affect these bits, such as precision and clipping, stay the same. Operations without a kernel only
+    /// give a warning, because a stage's device can differ from that in the pipeline.
     ///
-    /// If `splits` is true, the plain loop splits the same backwards into input gradient and weight gradient as the
-    /// pipeline's schedule does. Otherwise it splits none.
+    /// If `splits` is true, the plain loop splits the same backward passes into input gradient and weight gradient as
+    /// the pipeline's schedule does. Otherwise it splits none.
     pub(crate) fn plain_loop(self, splits: bool) -> PipelineBuilder<In, Out, Target> {
         let split = if splits { self.split_backwards() } else { HashSet::new() };
         let (micro_batches, cores) = (self.micro_batches(), self.cores());
@@ -142,9 +143,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
     }
 }
 
-/// Returns a plan (an order of actions) in which one worker runs all stages. Each micro-batch passes all stages forward
-/// and then backward before the next one begins. `is_split` says which backwards, by stage and micro-batch, are split
-/// into input gradient and weight gradient. The weight gradients come at the end of their micro-batch.
+/// Returns a plan (an order of actions) in which one worker runs all stages. Each micro-batch runs forward and then
+/// backward through all stages before the next one begins. `is_split` returns which backward passes, by stage and
+/// micro-batch, are split into input gradient and weight gradient. The weight gradients come at the end of their
+/// micro-batch.
 fn on_one_thread(stages: usize, micro_batches: usize, is_split: impl Fn(usize, usize) -> bool) -> Plan {
     let mut row = Vec::new();
     for micro_batch in 0..micro_batches {

@@ -10,15 +10,16 @@ use crate::failure::watchdog::Watchdog;
 use crate::model::replica::ReplicaStage;
 use crate::threads::{ends_within, spawn};
 
-/// Runs `assemble`, which copies modules from and to the devices of stages (`stages`), and returns its result.
+/// Runs `assemble`, which copies modules from and to the devices in `stages`, and returns its result. Ends with an
+/// error instead of blocking if a host is lost.
 ///
-/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own. This thread then
-/// waits until all copies have arrived on their devices. Meanwhile, all hosts are asked whether they are alive, at
-/// intervals of the watchdog's `floor` (the shortest time before a stall warning). A host that gives no answer twice in
-/// a row is lost; one answer may be late while much is copied.
+/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own. That thread then
+/// waits until all copies have arrived on their devices. Meanwhile, the caller's thread asks all hosts whether they are
+/// alive, at intervals of the watchdog's `floor` (the shortest time before a stall warning). A host counts as lost if
+/// it does not answer two consecutive times, because one answer may be late while much is copied.
 ///
 /// # Errors
-/// Returns [`BuildError::HostsLost`] if a host is lost, and leaves the thread with the modules behind. Returns
+/// Returns [`BuildError::HostsLost`] if a host is lost, and abandons the thread with the modules. Returns
 /// [`BuildError::Assembly`] if the thread cannot be started.
 ///
 /// # Panics
@@ -35,7 +36,7 @@ pub(super) fn watched<T: Send + 'static>(
     let devices: Vec<_> = stages.iter().map(|(_, device)| device.clone()).collect();
     let copy = move || {
         let assembled = tracing::dispatcher::with_default(&log, assemble);
-        // A copy is a request to a device. If the host of the device is lost, the request is lost without an error.
+        // A copy is only enqueued on a device. If the device's host is lost, the copy is lost without an error.
         let is_whole = devices.iter().all(|device| device.sync().is_ok());
         (assembled, is_whole)
     };
@@ -55,13 +56,13 @@ pub(super) fn watched<T: Send + 'static>(
     }
     match (lost(stages), copied) {
         (hosts, _) if !hosts.is_empty() => Err(BuildError::HostsLost { hosts }),
-        // The first use of a device shows its error.
+        // No host is lost. If a device has failed, its first use returns the error.
         (_, Ok((assembled, _))) => Ok(assembled),
         (_, Err(panic)) => resume_unwind(panic),
     }
 }
 
-/// Asks all other hosts of the stages whether they are alive, and returns those that are lost.
+/// Returns the remote hosts of `stages` that do not answer a liveness check or whose server was restarted.
 fn lost(stages: &[(ReplicaStage, Device)]) -> Vec<LostHost> {
     lost_hosts(stages.iter().map(|(stage, device)| (*stage, device)))
 }

@@ -11,8 +11,8 @@ use crate::device::gpu_search::GpuSearchError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CudaVersion(c_int);
 
-/// The oldest CUDA version whose driver has all functions that burn calls. The newest of these functions,
-/// `cuEventElapsedTime_v2`, came with CUDA 12.8.
+/// The minimum CUDA version, 12.8, that the NVIDIA driver must support, because burn calls `cuEventElapsedTime_v2`,
+/// which drivers for earlier CUDA versions lack.
 const OLDEST: CudaVersion = CudaVersion(12_080);
 
 /// Checks that this host's NVIDIA driver, if there is one, has every function that burn calls.

@@ -6,8 +6,7 @@ use crate::device::gpu_api::GpuApi;
 use crate::device::gpu_search::GpuSearchError;
 use crate::device::remote::RemoteError;
 
-/// The errors of all devices that could not be opened, one for each device.
-/// [`DeviceName::open_all`](crate::DeviceName::open_all) returns them.
+/// The errors of [`DeviceName::open_all`](crate::DeviceName::open_all), one for each device that could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceErrors(pub(super) Vec<DeviceError>);
 
@@ -32,41 +31,45 @@ impl std::error::Error for DeviceErrors {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// A list of device names, such as the value of a flag, contains no name.
+    /// The list of device names, for example a command-line flag's value, is empty. Name at least one device, such as
+    /// `cpu` or `cuda:0`.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// A text that was given as the name of a device is not valid. Examples of valid names are `cpu` and `cuda:0`.
+    /// The given string is not a valid device name. Examples of valid names are `cpu`, `cuda:0` and
+    /// `ws://gpu-2:4433/0`.
     #[error(
         "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
          `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
     )]
     Unknown {
-        /// The text that is not a valid name of a device.
+        /// The string that is not a valid device name.
         text: String,
     },
-    /// This program was built without the backend (burn's code for a kind of device) that the named device needs.
+    /// This program was built without the named device's backend, such as CUDA. Rebuild it with the Cargo feature
+    /// `feature`.
     #[error("this program was built without `{device}`; build it with `--features {feature}`")]
     NotBuilt {
-        /// The name of the device whose backend is missing in this program.
+        /// The name of the device, such as `cuda:0`, whose backend is missing in this program.
         device: String,
         /// The Cargo feature that the program must be built with to use the device, such as `cuda`.
         feature: &'static str,
     },
-    /// A device of another host cannot be reached or used. The value says why.
+    /// A device of another host cannot be reached or used. The value says why, and names a remedy.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
+    /// The GPU exists but does not compute: the test kernels that run when it is opened fail or return a wrong result.
+    /// `advice` says what to install or try.
     #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
     Unusable {
         /// The name of the GPU whose test kernels fail or return a wrong result.
         device: String,
-        /// Why the GPU does not compute: the root cause of the error in a test kernel, or the kernel's wrong result.
+        /// The root cause of the error in a test kernel, or the wrong result that a test kernel returned.
         cause: String,
-        /// The advice to the user whose GPU does not compute: a compiler or driver to install, or another interface to
-        /// try.
+        /// Advice to the user: which compiler or driver to install for the GPU, or which other GPU API (such as Vulkan)
+        /// to try.
         advice: &'static str,
     },
-    /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
+    /// The NVIDIA driver is too old for the named GPU: it lacks functions that burn calls. Install a newer driver.
     #[error(
         "the driver of `{device}` supports CUDA {found}, and this program needs {needed} or later; install {packages}",
         packages = GpuApi::Cuda.packages()
@@ -79,29 +82,31 @@ pub enum DeviceError {
         /// The oldest CUDA version that this program works with, such as `12.8`.
         needed: String,
     },
-    /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
+    /// The named GPU was not found, because the search for GPUs failed. For example, the library of its GPU API, such
+    /// as CUDA, is not installed.
     #[error("`{device}` was not found: {cause}")]
     Search {
-        /// The name of the GPU that the failed search should have found, such as `cuda:0`.
+        /// The name of the GPU that was searched for, such as `cuda:0`.
         device: String,
-        /// Why the search for the GPUs of an interface failed, such as a missing library.
+        /// The reason why the search for GPUs failed, such as a missing library of the GPU API.
         cause: GpuSearchError,
     },
-    /// This machine has no GPU with the index in the given device name, or no GPU at all.
+    /// The named GPU does not exist: this machine has no GPU with that index, or no GPU at all. Name one of the `found`
+    /// GPUs.
     #[error("`{device}` was not found: {present}", present = present(*api, *found))]
     NotFound {
         /// The name of the GPU that does not exist.
         device: String,
-        /// The interface, such as CUDA, in the name of the missing GPU.
+        /// The GPU API in the given device name, such as CUDA for `cuda:3`.
         api: GpuApi,
-        /// The number of GPUs that the interface, such as CUDA, finds on this machine. The index of a GPU must be below
-        /// it.
+        /// Number of GPUs that this GPU API (such as CUDA) finds on this machine. Valid indices in device names are 0
+        /// to `found - 1`.
         found: usize,
     },
 }
 
 impl DeviceError {
-    /// Converts the error of a search for GPUs to the error of opening a device. `device` is the name of the device.
+    /// Converts a GPU search error to the error for opening `device`, a device name such as `cuda:0`.
     pub(super) fn of_search(device: String, cause: GpuSearchError) -> Self {
         match cause {
             GpuSearchError::NotBuilt { api } => Self::NotBuilt { device, feature: api.name() },
@@ -111,8 +116,8 @@ impl DeviceError {
     }
 }
 
-/// Returns the words of an error message about a missing GPU: which GPUs exist, and what the user can do. `found` is
-/// the number of GPUs that the interface `api` finds.
+/// Returns the second half of the error message for a missing GPU: the names of the `found` GPUs that the GPU API `api`
+/// finds, or what to install if it finds none.
 fn present(api: GpuApi, found: usize) -> String {
     match found {
         0 => format!("{api} finds no devices; {}", api.needs()),

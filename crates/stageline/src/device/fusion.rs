@@ -1,12 +1,12 @@
-//! Sets which tensor operations burn fuses into kernels on GPUs, and the order of these operations.
+//! Configures burn's operator fusion on GPUs: which tensor operations burn fuses into one kernel, and in which order.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Changes burn's settings of fusion; later calls do nothing. The first call must come before the first tensor is made
-/// on a GPU, and before the first connection to another host. Otherwise settings that burn has already used stay as
-/// they are, and a warning is logged.
+/// Configures burn's operator fusion on GPUs: burn fuses operations in program order, and runs each matrix product as a
+/// separate kernel. Call this before the first tensor is created on a GPU, and before the first connection to another
+/// host. If burn has already used its settings, they stay as they are, and a warning is logged. Later calls do nothing.
 #[cfg(feature = "fused")]
 pub(crate) fn set_fusion() {
     use std::sync::Once;
@@ -23,8 +23,8 @@ pub(crate) fn set_fusion() {
     });
 }
 
-/// Makes burn fuse tensor operations in the order of issue, by burn's setting `max_blocks = 1`. The setting is not
-/// changed if it differs from burn's default, or if the program has set or used burn's settings before.
+/// Makes burn fuse tensor operations in program order, without a search, by setting burn's `max_blocks = 1`. The
+/// setting is not changed if it differs from burn's default, or if the program has set or used burn's settings before.
 ///
 /// By default, burn 0.22 searches for operations to fuse in at most five independent blocks of operations. A backward
 /// pass has more blocks, and every operation beyond the five runs as a kernel of its own. The layers of the crate
@@ -43,8 +43,8 @@ fn fuse_in_issue_order() {
     }
 }
 
-/// Returns burn's settings `given`, with `max_blocks = 1` in place of burn's default. burn then fuses tensor operations
-/// in the order of issue.
+/// Returns a copy of burn's settings `given`, with `max_blocks = 1` if `given` has burn's default value, so that burn
+/// fuses tensor operations in program order.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {

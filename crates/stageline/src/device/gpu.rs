@@ -1,4 +1,4 @@
-//! Lists the GPUs of this host ([`Gpu`]) that can be used through an interface, such as CUDA.
+//! Lists this host's GPUs ([`Gpu`]) for each GPU API, such as CUDA.
 
 #[cfg(feature = "gpu")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,15 +9,16 @@ use crate::device::gpu_api::GpuApi;
 use crate::device::gpu_search::GpuSearchError;
 use crate::device::memory::DeviceMemory;
 
-/// The description of a GPU of this host: its model and its memory. [`GpuApi::gpus`] returns one for each GPU.
+/// A GPU of this host: its model name and its memory. Returned by [`GpuApi::gpus`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The name of the GPU's model, or an error message that says why the GPU cannot be opened.
+    /// The name of the GPU's model, such as `NVIDIA H100`, or an error message that says why the GPU cannot be opened.
     pub model: Result<String, String>,
     /// Whether the GPU is software that runs on the CPU, such as Mesa's llvmpipe, instead of hardware.
     pub is_software: bool,
-    /// The memory of the GPU, in bytes; `None` if the GPU cannot be opened.
+    /// The GPU's memory: its size, and the bytes that this program has reserved and uses. `None` if the GPU cannot be
+    /// opened.
     pub memory: Option<DeviceMemory>,
 }
 
@@ -44,9 +45,9 @@ impl Gpu {
 }
 
 impl GpuApi {
-    /// Searches for the GPUs of this host that can be used through this interface, such as CUDA, and returns them as
-    /// burn devices. The position of a GPU in the list is the index in its name: 0 for `cuda:0`. The list is empty if
-    /// the interface's library is installed, but reports no GPU.
+    /// Searches for this host's GPUs that support this GPU API, and returns them as burn devices. A GPU's position in
+    /// the list is the index in its name: 0 for `cuda:0`. The list is empty if the API's library is installed but
+    /// reports no GPU.
     pub(crate) fn devices(self) -> Result<Vec<Device>, GpuSearchError> {
         match self {
             #[cfg(feature = "cuda")]
@@ -69,15 +70,19 @@ impl GpuApi {
         }
     }
 
-    /// Searches for the GPUs of this host that can be used through this interface, such as CUDA, opens them, and
-    /// returns their models and memory. The position of a GPU in the list is the index in its name: 0 for `cuda:0`.
+    /// Searches for this host's GPUs that support this GPU API, opens them, and returns their models and memory. A
+    /// GPU's position in the list is the index in its name: 0 for `cuda:0`.
     ///
-    /// The list is empty if the interface's library is installed, but reports no GPU, for example because no driver is
+    /// The list is empty if the API's library is installed but reports no GPU, for example because no driver is
     /// installed.
     ///
     /// # Errors
-    /// Returns [`GpuSearchError`] if this program was built without the interface, or if the interface's library is
-    /// missing or broken. Also returns it if the NVIDIA driver is too old, or if the search fails.
+    /// Returns [`GpuSearchError`] in these cases:
+    ///
+    /// - This program was built without this GPU API.
+    /// - The API's library is missing or broken.
+    /// - The NVIDIA driver is too old.
+    /// - The search for GPUs panics.
     pub fn gpus(self) -> Result<Vec<Gpu>, GpuSearchError> {
         Ok(self.devices()?.iter().map(Gpu::open).collect())
     }
@@ -100,10 +105,10 @@ fn of_type(kind: burn::tensor::DeviceType) -> Vec<Device> {
     Device::enumerate(kind).into_vec()
 }
 
-/// Returns the GPUs that WebGPU finds through Vulkan, in the order of burn's list for Vulkan.
+/// Returns the GPUs that WebGPU finds through Vulkan, in the same order as burn's list of Vulkan devices.
 ///
-/// burn's own list for WebGPU has devices of OpenGL if Vulkan finds no GPU, which would hide a missing or broken Vulkan
-/// driver.
+/// burn's own list for WebGPU falls back to OpenGL devices if Vulkan finds no GPU. This would hide a missing or broken
+/// Vulkan driver.
 #[cfg(all(feature = "wgpu", target_os = "linux"))]
 fn webgpu_on_vulkan() -> Vec<Device> {
     use burn::backend::{CubeDevice, WgpuBackend, WgpuDevice, WgpuDeviceKind};
@@ -116,7 +121,8 @@ fn webgpu_on_vulkan() -> Vec<Device> {
         WgpuDeviceKind::Other(0),
     ];
     let first = kinds.map(|kind| CubeDevice::Wgpu(WgpuDevice::new(kind).on(WgpuBackend::Vulkan)));
-    // burn enumerates the devices of the same kind as a given one. All devices in software have the same id.
+    // burn enumerates all devices of the same kind as a given one. All software devices have the same id, so they are
+    // deduplicated.
     let found = first.into_iter().flat_map(|first| CubeDevice::enumerate(first.to_id()));
     let mut devices: Vec<_> = found.map(|id| Device::new(CubeDevice::from_id(id))).collect();
     devices.dedup();
@@ -137,8 +143,8 @@ pub(super) fn is_software(_: &Device) -> bool {
     false
 }
 
-/// Returns the indices of the GPUs that a name such as `wgpu:all` stands for: all GPUs in hardware, or all GPUs if none
-/// is in hardware. `software` says for each GPU whether it is software that runs on the CPU.
+/// Returns the indices of the GPUs that `all` in a device name such as `wgpu:all` stands for: all hardware GPUs, or all
+/// GPUs if none is hardware. `software` says for each GPU whether it is emulated in software on the CPU.
 pub(super) fn indices_of_all(software: &[bool]) -> Vec<usize> {
     let hardware: Vec<_> = (0..software.len()).filter(|index| !software[*index]).collect();
     if hardware.is_empty() { (0..software.len()).collect() } else { hardware }

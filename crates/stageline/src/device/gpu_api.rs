@@ -1,35 +1,33 @@
-//! The interfaces through which programs use GPUs ([`GpuApi`]), with the drivers and packages that they need.
+//! GPU APIs ([`GpuApi`]), such as CUDA and Vulkan, and the drivers and packages that they need.
 
 use std::fmt;
 
-/// An interface through which programs use the GPUs of this host. One GPU can often be used through several of these
-/// interfaces.
+/// A GPU API, such as CUDA or Vulkan, through which programs use this host's GPUs. One GPU often supports several APIs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// CUDA, NVIDIA's interface to its GPUs.
+    /// CUDA, NVIDIA's API for its GPUs.
     Cuda,
-    /// ROCm (HIP), AMD's interface to its GPUs.
+    /// ROCm (HIP), AMD's API for its GPUs.
     Rocm,
-    /// WebGPU, an interface to GPUs of any maker, with shaders in WGSL. It runs on the graphics interface of the
-    /// system: Vulkan on Linux, Metal on macOS, and Vulkan or DirectX 12 on Windows. If neither of these two has a GPU,
-    /// Windows uses OpenGL.
+    /// WebGPU, an API for GPUs of all vendors, with shaders in WGSL. It runs on the system's graphics API: Vulkan on
+    /// Linux, Metal on macOS, and Vulkan or DirectX 12 on Windows. On Windows, it falls back to OpenGL if neither finds
+    /// a GPU.
     ///
-    /// If the program is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal), WebGPU uses their
-    /// shaders on the GPUs that it reaches through them.
+    /// If the program is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal), WebGPU uses that API's
+    /// shader language instead of WGSL, on the GPUs that it reaches through that API.
     Wgpu,
-    /// Vulkan, an interface to GPUs of any maker, with shaders in SPIR-V.
+    /// Vulkan, an API for GPUs of all vendors, with shaders in SPIR-V.
     Vulkan,
-    /// Metal, Apple's interface to its GPUs, with shaders in Metal's own language.
+    /// Metal, Apple's API for its GPUs, with shaders in Metal's own language.
     Metal,
 }
 
 impl GpuApi {
-    /// The list of all interfaces to GPUs (CUDA, ROCm, WebGPU, Vulkan and Metal). Messages list the interfaces in this
-    /// order.
+    /// All GPU APIs, in the order in which messages list them.
     pub const ALL: [Self; 5] = [Self::Cuda, Self::Rocm, Self::Wgpu, Self::Vulkan, Self::Metal];
 
-    /// Returns the name that an interface to GPUs, such as CUDA, has in device names: `cuda` in `cuda:0`. The Cargo
-    /// feature that a program must be built with to use the interface has the same name.
+    /// Returns this API's name in device names, such as `cuda` in `cuda:0`. The Cargo feature that enables the API has
+    /// the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -40,14 +38,12 @@ impl GpuApi {
         }
     }
 
-    /// Returns the interface to GPUs with the given name, such as `cuda` or `vulkan`; `None` if no interface has this
-    /// name.
+    /// Returns the GPU API with the given name, such as `cuda` or `vulkan`; `None` if there is no such API.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Returns the packages that contain the library and the driver of an interface to GPUs, as words of an error
-    /// message.
+    /// Returns the packages that contain this API's library and driver, as a phrase for error messages.
     pub(super) const fn packages(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -64,8 +60,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice to a user whose GPU an interface did not find. It names the drivers and libraries that the
-    /// interface needs on this operating system, and how to check them.
+    /// Returns the advice for a user whose GPU this API does not find: which drivers and libraries the API needs on
+    /// this operating system, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -94,8 +90,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice for a GPU that fails a test computation. It names the compiler or driver that may be missing,
-    /// or another interface to the same GPU.
+    /// Returns the advice for a user whose GPU fails its test kernels: the compiler or driver that may be missing, or
+    /// another API for the same GPU.
     pub(crate) const fn computes_with(self) -> &'static str {
         match self {
             Self::Cuda => {

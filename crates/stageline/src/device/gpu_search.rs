@@ -1,4 +1,4 @@
-//! The search for the GPUs of this host through one interface, such as CUDA, and its errors ([`GpuSearchError`]).
+//! The search for this host's GPUs through one GPU API, such as CUDA, and its errors ([`GpuSearchError`]).
 
 #[cfg(any(feature = "gpu", test))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,38 +9,42 @@ use crate::device::library::Unloadable;
 #[cfg(any(feature = "gpu", test))]
 use crate::threads::failure::Failure;
 
-/// The error of a search for the GPUs of this host through one interface, such as CUDA.
+/// An error in searching for this host's GPUs through one GPU API, such as CUDA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuSearchError {
-    /// This program was built without the requested interface to GPUs.
+    /// This program was built without the requested GPU API. Rebuild it with the Cargo feature of the same name, such
+    /// as `cuda`.
     #[error("this program was built without `{api}`; build it with `--features {api}`")]
     NotBuilt {
-        /// The interface to GPUs without which this program was built.
+        /// The GPU API, such as CUDA, that this program was built without.
         api: GpuApi,
     },
-    /// The library of an interface to GPUs is not installed, or not where the dynamic linker looks for it.
+    /// The GPU API's library, such as CUDA's `libcuda.so.1`, is not installed, or not where the dynamic linker looks
+    /// for it. Install the packages that the error message names.
     #[error("the library {library} is not installed; install {packages}", packages = api.packages())]
     MissingLibrary {
-        /// The interface to GPUs whose library is missing.
+        /// The GPU API, such as CUDA, whose library is missing.
         api: GpuApi,
-        /// The file name of the missing library of an interface to GPUs.
+        /// The missing library's file name, such as `libcuda.so.1`.
         library: &'static str,
     },
-    /// The library of an interface to GPUs is installed, but cannot be loaded.
+    /// The GPU API's library, such as CUDA's `libcuda.so.1`, is installed but cannot be loaded. Reinstall its package,
+    /// and check that `LD_LIBRARY_PATH` names no damaged copy.
     #[error(
         "the library {library} is broken ({cause}); install {packages} again, and check that LD_LIBRARY_PATH names no damaged copy",
         packages = api.packages()
     )]
     BrokenLibrary {
-        /// The interface to GPUs whose library is installed but cannot be loaded.
+        /// The GPU API, such as CUDA, whose library is broken.
         api: GpuApi,
-        /// The file name of the library that is installed, but cannot be loaded.
+        /// The broken library's file name, such as `libcuda.so.1`.
         library: &'static str,
-        /// The dynamic linker's message about a GPU library that cannot be loaded, which names the damaged file.
+        /// The reason why the library cannot be loaded: the dynamic linker's error message, which names the damaged
+        /// file.
         cause: String,
     },
-    /// The NVIDIA driver of this host is too old: it lacks functions that burn calls.
+    /// This host's NVIDIA driver is too old: it lacks functions that burn calls. Install a newer driver.
     #[error(
         "the NVIDIA driver supports CUDA {found}, and this program needs {needed} or later; install {packages}",
         packages = GpuApi::Cuda.packages()
@@ -51,27 +55,28 @@ pub enum GpuSearchError {
         /// The oldest CUDA version that this program works with, such as `12.8`.
         needed: String,
     },
-    /// The search for GPUs panicked, for example in a driver.
+    /// The search for GPUs panicked, for example in a driver. Check the driver and libraries that the error message
+    /// names.
     #[error("the search for GPUs failed ({cause}); {needs}", needs = api.needs())]
     Failed {
-        /// The interface whose search for GPUs panicked.
+        /// The GPU API, such as CUDA, whose search for GPUs panicked.
         api: GpuApi,
-        /// The message of the panic in a search for GPUs.
+        /// The message of the panic that ended the search for GPUs.
         cause: String,
     },
 }
 
-/// A library that an interface to GPUs needs to find any GPU.
+/// A shared library that a GPU API, such as CUDA, needs to find GPUs.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
-    /// The file name of the library in error messages, such as `libcuda.so.1`.
+    /// The library's file name in error messages, such as `libcuda.so.1`.
     name: &'static str,
-    /// The names or paths of files, one of which burn must be able to load as the library.
+    /// The file names or paths from which burn tries to load the library. At least one of them must be loadable.
     files: Vec<String>,
 }
 
-/// Returns the libraries that an interface to GPUs needs to find any GPU. The list is empty for Metal, and on any
-/// system other than Linux.
+/// Returns the shared libraries that the GPU API `api` needs to find GPUs. Returns none for Metal, and none on systems
+/// other than Linux, because no library is checked there.
 #[cfg(any(feature = "gpu", test))]
 fn libraries(api: GpuApi) -> Vec<Library> {
     let one = |name: &'static str| vec![Library { name, files: vec![name.to_owned()] }];
@@ -84,9 +89,9 @@ fn libraries(api: GpuApi) -> Vec<Library> {
     }
 }
 
-/// Returns the description of the ROCm library `name`: the paths that burn tries to load it from, in burn's order. The
-/// folders named by ROCM_PATH and HIP_PATH come first, and then the search path of the dynamic linker. Each place is
-/// tried without and with a version number at the end of the name.
+/// Lists the paths from which burn tries to load the ROCm library `name`, in burn's order: first the folders in
+/// ROCM_PATH and HIP_PATH, then the dynamic linker's search path. In each place, the name is tried without and with a
+/// version suffix.
 #[cfg(any(feature = "gpu", test))]
 fn of_rocm(name: &'static str) -> Library {
     let roots = ["ROCM_PATH", "HIP_PATH"].into_iter().filter_map(|variable| std::env::var(variable).ok());
@@ -95,7 +100,7 @@ fn of_rocm(name: &'static str) -> Library {
     Library { name, files: files.collect() }
 }
 
-/// Loads the first file that the function `load` can load.
+/// Loads a library from its possible paths `files`: calls `load` for each path until one succeeds.
 ///
 /// # Errors
 /// If no file can be loaded, returns the error of the first broken file, or `Missing` if no file is broken.
@@ -112,8 +117,8 @@ fn load_one(files: &[String], load: impl Fn(&str) -> Result<(), Unloadable>) -> 
     Err(reason)
 }
 
-/// Returns the devices that `enumerate` finds through the interface `api`, such as CUDA. If `enumerate` finds none or
-/// panics, `load` tries to load the interface's libraries. This shows whether one of them is missing or broken.
+/// Returns the devices that `enumerate` finds through the GPU API `api`. If it finds none or panics, test-loads the
+/// API's libraries with `load`, so that a missing or broken library is reported as the cause.
 ///
 /// # Errors
 /// Returns [`GpuSearchError`] if a library cannot be loaded, or if `enumerate` panics although all libraries can be

@@ -7,19 +7,19 @@ use std::sync::Once;
 use burn::cubecl::config::cache::CacheConfig;
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
-/// Makes cubecl keep compiled and tuned kernels in the user's cache folder (`~/.cache/cubecl` on Linux). So only the
-/// first run on a machine compiles and tunes them. The first call must come before the first GPU is opened. Otherwise
-/// nothing changes, and a build with the feature `fused` logs a warning. Later calls do nothing.
+/// Makes cubecl keep compiled and tuned kernels in the user's cache folder (`~/.cache/cubecl` on Linux), so that only
+/// the first run on a machine compiles and tunes them. Call this before the first GPU is opened. If the first call
+/// comes later, nothing changes, and a build with the feature `fused` logs a warning. Later calls do nothing.
 ///
 /// By default, cubecl 0.11 keeps tuned kernels in the folder `target` of the cargo package in which a program is
-/// started, and compiles kernels in every run. Nothing is changed if the user has settings of cubecl (`cubecl.toml`, or
-/// `[cubecl]` in `burn.toml`), or if the program has set or used them before.
+/// started, and compiles kernels in every run. Nothing is changed if the user has configured cubecl (`cubecl.toml`, or
+/// `[cubecl]` in `burn.toml`), or if the program has set or used cubecl's settings before.
 pub(super) fn keep_kernels() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let has_settings = env::current_dir().is_ok_and(|here| has_settings(&here));
         let is_set = has_settings || CubeClRuntimeConfig::try_set(settings().override_from_env());
-        // Other builds keep no kernels in any folder.
+        // Builds without the feature `fused` never keep compiled kernels on disk, so they need no warning.
         if !is_set && cfg!(feature = "fused") {
             tracing::warn!(
                 "compiled kernels of GPUs are not kept, so every run compiles them again, and tuned ones are kept only for runs \
@@ -35,7 +35,7 @@ pub(super) fn keep_kernels() {
 fn settings() -> CubeClRuntimeConfig {
     let mut settings = CubeClRuntimeConfig::default();
     settings.environment.path = CacheConfig::Global;
-    // Kernels are kept only in builds with cubecl's database, which the other features of GPUs bring.
+    // Compiled kernels are kept only in builds with cubecl's database, which the feature `fused` enables.
     #[cfg(feature = "fused")]
     {
         settings.compilation.cache = true;
@@ -43,8 +43,8 @@ fn settings() -> CubeClRuntimeConfig {
     settings
 }
 
-/// Whether the folder `here`, or a folder above it, has a file with settings for cubecl (burn's library for GPU
-/// kernels).
+/// Whether the user has configured cubecl (burn's library for GPU kernels) by a settings file in the folder `here` or a
+/// folder above it.
 fn has_settings(here: &Path) -> bool {
     let files = CubeClRuntimeConfig::file_names();
     let sections = CubeClRuntimeConfig::section_file_names();

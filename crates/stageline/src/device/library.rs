@@ -1,12 +1,12 @@
-//! Tries to load the library of an interface to GPUs (such as CUDA), to tell a missing library from a broken one.
+//! Test-loads a GPU API's library, such as CUDA's, to tell a missing library from a broken one.
 
-/// Why the dynamic linker does not load a library, such as the library of CUDA.
+/// Why the dynamic linker cannot load a shared library, such as CUDA's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
-    /// A library is missing: the dynamic linker finds no file with its name.
+    /// The library is missing: the dynamic linker finds no file with its name.
     Missing,
-    /// A library is broken: a file with its name exists, but this file or another library that it needs cannot be
-    /// loaded. The value is the dynamic linker's message.
+    /// The library is broken: its file exists, but this file or another library that it needs cannot be loaded. The
+    /// value is the dynamic linker's error message.
     Broken(String),
 }
 
@@ -27,11 +27,11 @@ pub(super) fn load(name: &str) -> Result<(), Unloadable> {
     }
 }
 
-/// Returns why the dynamic linker does not load the library `name`, given its error message `message`. The result is
-/// [`Unloadable::Missing`] if there is no file `name`, and [`Unloadable::Broken`] with the message in any other case.
+/// Determines why the dynamic linker cannot load the library `name`, from the linker's error message `message`:
+/// [`Unloadable::Missing`] if there is no file `name`, otherwise [`Unloadable::Broken`] with the message.
 ///
-/// A message about a file that was not found can name a library that `name` needs. Then `name` itself was found, and is
-/// broken.
+/// If the message reports a missing file with another name, `name` itself exists but needs that other library, so the
+/// result is `Broken`.
 fn of_message(name: &str, message: &str) -> Unloadable {
     let of_glibc =
         message.strip_prefix(name).is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such"));

@@ -1,4 +1,4 @@
-//! Tells where a device is (this host's CPU, a GPU of this host, or another host), and whether two devices share a
+//! Tells where a device is (this host's CPU, a GPU of this host, or another host), and whether two devices share
 //! memory.
 
 use burn::tensor::Device;
@@ -41,33 +41,32 @@ pub(crate) fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
 
-/// Whether two devices use the same memory. A device shares its memory with itself. All CPU devices of this host share
-/// one memory.
+/// Whether two devices share memory, so that tensors need not be copied between them. True for two equal devices, and
+/// for any two CPU devices of this host.
 pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
 
-/// Whether two devices are different CUDA devices of this host, between which burn moves tensors by NCCL if it is
+/// Whether two devices are different CUDA devices of this host. burn transfers tensors between them by NCCL if it is
 /// installed.
 pub(crate) fn between_cuda(from: &Device, to: &Device) -> bool {
     is_cuda(from) && is_cuda(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether two devices are different GPUs of this host, of which at least one is not a CUDA device. Tensors between
-/// them go through the host's memory.
+/// Whether two devices are different GPUs of this host that are not both CUDA devices. Tensors between them go through
+/// host memory.
 pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }
 
-/// Whether two devices are the same GPU of this host. A tensor that one thread hands to another on this GPU must be
-/// copied first, because each thread issues its kernels on a stream of its own.
+/// Whether two devices are the same GPU of this host. If so, a tensor that one thread hands to another must be copied
+/// first, because each thread issues its kernels on its own stream.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// Returns the index of the communication stream of each device: the queue of its transfers to other GPUs. Every CUDA
-/// device of this host has one, and devices that are the same GPU have the same index. The entry is `None` for other
-/// devices.
+/// Returns, for each device, the index of its communication stream (a GPU's queue of transfers to other GPUs); `None`
+/// unless it is a CUDA device of this host. Devices on the same GPU have the same index.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

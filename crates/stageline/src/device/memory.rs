@@ -1,25 +1,24 @@
-//! The memory of a GPU ([`DeviceMemory`]): its size, the bytes that this program has reserved there, and the bytes that
-//! it uses.
+//! A GPU's memory ([`DeviceMemory`]): its size, the bytes that this program has reserved, and the bytes that it uses.
 
 use burn::tensor::Device;
 
-/// The memory of a GPU, in bytes: its size, the part that this program has reserved, and the part that this program
-/// uses.
+/// A GPU's memory in bytes: its size, the part that this program has reserved, and the part that this program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// The size of the GPU's memory in bytes; `None` if its interface reports no size. WebGPU reports none. Other
-    /// programs may use a part of the memory.
+    /// Size of the GPU's memory in bytes, including memory that other programs use. `None` if the GPU API reports no
+    /// size, as with WebGPU.
     pub total: Option<u64>,
-    /// The number of bytes that this program has reserved on the GPU, in use or kept for later tensors.
+    /// Bytes that this program has reserved on the GPU: those that it uses, and those that its allocator keeps for
+    /// later tensors.
     pub reserved: u64,
-    /// The number of bytes that tensors and kernels of this program use on the GPU.
+    /// Bytes on the GPU that this program's tensors and kernels use.
     pub in_use: u64,
 }
 
 impl DeviceMemory {
-    /// Returns the size of a GPU's memory and the bytes of it that this program has reserved and uses. Opens the GPU if
-    /// it is not open yet. Returns `None` for a CPU, and for a device of another host, whose memory is not known here.
+    /// Returns a GPU's memory size, and how many bytes this program has reserved and uses there. Opens the GPU if
+    /// necessary. Returns `None` for a CPU, and for a device of another host, because its memory is not known here.
     ///
     /// # Panics
     /// Panics if the GPU cannot be opened.

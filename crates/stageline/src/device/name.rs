@@ -17,33 +17,36 @@ use crate::device::test_kernels::try_kernels;
 /// `iroh:<id>/0` or `ws://gpu-2:4433/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceName {
-    /// The name `cpu`, which stands for the CPU of this host.
+    /// `cpu`: the CPU of this host.
     Cpu,
-    /// The name of a GPU of this host, such as `cuda:0`. It consists of the interface through which the GPU is used,
-    /// and of the GPU's index among the GPUs that this interface finds.
+    /// A GPU of this host, such as `cuda:0`: the GPU API, and the GPU's index among the GPUs that this API finds.
     ///
-    /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order of
-    /// issue. `BurnConfig` stays unchanged if the program has set or used it before, or if a `burn.toml` sets
-    /// `fusion.beam_search.max_blocks` to another value than burn's default of 5. Opening the first GPU also makes burn
-    /// compute matrix products in kernels of their own, in the whole program.
+    /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order in
+    /// which the program issues them. `BurnConfig` stays unchanged if the program has set or used it before, or if a
+    /// `burn.toml` sets `fusion.beam_search.max_blocks` to a value other than burn's default of 5. Opening the first
+    /// GPU also makes burn run each matrix product in the whole program as a separate kernel. Builds with the feature
+    /// `wgpu` alone have no operator fusion, and change nothing.
     Gpu {
-        /// The interface, such as CUDA, through which the GPU is used.
+        /// The GPU API, such as CUDA, that is used to access the GPU.
         api: GpuApi,
-        /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
+        /// Zero-based index of the GPU among the GPUs that this GPU API finds on this host.
         index: usize,
     },
-    /// The name of a device of another host. `stageline serve` or a [`Server`](crate::remote) must run on that host.
+    /// A device of another host, where `stageline serve` or a [`Server`](crate::remote) must run.
     Remote(RemoteName),
 }
 
 impl DeviceName {
-    /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
-    /// GPUs of this host that CUDA finds, `vulkan:all` for all that Vulkan finds, and so on. GPUs in software, such as
-    /// Mesa's llvmpipe, are left out if the interface also finds hardware.
+    /// Parses a comma-separated list of device names, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all GPUs
+    /// of this host that CUDA finds, `vulkan:all` for all that Vulkan finds, and so on. Software GPUs, such as Mesa's
+    /// llvmpipe, are left out if the GPU API also finds hardware.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if the list is empty, or if an entry is not the name of a device. Also returns it if the
-    /// search for the GPUs of an entry with `all` fails or finds none.
+    /// Returns [`DeviceError`] in these cases:
+    ///
+    /// - The list is empty.
+    /// - An entry is not a valid device name.
+    /// - The search for the GPUs of an entry with `all` fails or finds no GPU.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, DeviceError> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices = names.map(Self::parse_entry).collect::<Result<Vec<_>, _>>()?.concat();
@@ -51,8 +54,8 @@ impl DeviceName {
     }
 
     /// Parses one entry of a list of device names. An entry such as `cuda:0` gives one name. `cuda:all` gives one name
-    /// for each GPU in hardware, or for each GPU in software (such as llvmpipe) if no other is found. Returns an error
-    /// if the text is not a name, or if no GPU is found.
+    /// for each hardware GPU, or for each software GPU (such as llvmpipe) if there is no hardware GPU. Returns an error
+    /// if the string is not a device name, or if no GPU is found.
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
         let software = |found: Vec<Device>| found.iter().map(is_software).collect::<Vec<_>>();
@@ -65,10 +68,10 @@ impl DeviceName {
         }
     }
 
-    /// Opens the devices of all given names, and returns burn's devices in the order of the names.
+    /// Opens all named devices, and returns burn's devices in the order of the names.
     ///
     /// Devices of other hosts are connected in parallel, and this function waits for all of them. `token` is the secret
-    /// for the hosts that require one.
+    /// string for hosts that require one.
     ///
     /// # Errors
     /// Returns [`DeviceErrors`] with one error for every device that cannot be used.
@@ -81,7 +84,7 @@ impl DeviceName {
         }
         #[cfg(feature = "fused")]
         if names.iter().any(|name| matches!(name, Self::Gpu { .. })) {
-            // burn's settings can be changed only before their first use, and a connection uses them.
+            // burn's settings can be changed only before their first use, and connecting to another host uses them.
             crate::device::fusion::set_fusion();
         }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
@@ -90,7 +93,7 @@ impl DeviceName {
         for opening in begun {
             match opening() {
                 Ok(device) => opened.push(device),
-                // Several stages may be on one device, whose error is reported once.
+                // Several stages may be on one device, and its error is reported only once.
                 Err(error) if errors.contains(&error) => {}
                 Err(error) => errors.push(error),
             }
@@ -98,9 +101,9 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Begins to open the device with this name, and returns a function that completes the opening. A device of another
-    /// host is connected on a thread, and the returned function waits for this thread. `token` is the secret that the
-    /// other host may require.
+    /// Starts opening the named device, and returns a function that completes the opening. A device of another host is
+    /// connected on its own thread, so that many can be connected in parallel; the returned function waits for it.
+    /// `token` is the secret string that the other host may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -116,12 +119,15 @@ impl DeviceName {
         Box::new(|| name.open())
     }
 
-    /// Opens the device that has this name, and returns it as a burn device. A device of another host can be opened
-    /// only if that host requires no token; otherwise use [`open_all`](Self::open_all).
+    /// Opens the named device, and returns it as a burn device. A device of another host can be opened in this way only
+    /// if that host requires no token; otherwise use [`open_all`](Self::open_all).
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if this build or this machine lacks the device, or if the GPU fails its test kernels.
-    /// For a device of another host, also returns it if the host cannot be reached or requires a token.
+    /// Returns [`DeviceError`] in these cases:
+    ///
+    /// - This build or this machine lacks the device.
+    /// - The device is a GPU that fails its test kernels.
+    /// - The device belongs to another host that cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
         let name = self.to_string();
         let device = self.open_unnamed()?;
@@ -129,14 +135,14 @@ impl DeviceName {
         Ok(device)
     }
 
-    /// Returns the name under which a device was opened, such as `cuda:0`. For a device that was opened without a name,
-    /// returns `cpu` if it is the CPU of this host, and otherwise burn's text for the device.
+    /// Returns the name of an opened device, such as `cuda:0`. For a device that was opened without a name, returns
+    /// `cpu` if it is the CPU of this host, and otherwise burn's debug output for the device.
     pub fn shown(device: &Device) -> String {
         opened::shown(device)
     }
 
-    /// Whether a device is a GPU, either of this host or lent by the server of another host. The kernels of a GPU are
-    /// compiled and tuned when they first run.
+    /// Whether a device is a GPU, either of this host or lent by another host's server. A GPU's kernels are compiled
+    /// and tuned when they first run.
     pub fn is_gpu(device: &Device) -> bool {
         supported::is_gpu(device)
     }
@@ -148,7 +154,7 @@ impl DeviceName {
         cfg!(feature = "fused")
     }
 
-    /// Opens the device that has this name, but does not record the name for messages.
+    /// Opens the named device without recording the name for messages; the caller records it.
     fn open_unnamed(self) -> Result<Device, DeviceError> {
         let name = self.to_string();
         match self {
@@ -165,7 +171,7 @@ impl DeviceName {
                 if api == GpuApi::Cuda {
                     crate::device::nccl::load();
                 }
-                // Devices are listed first, because the first operation on a missing device panics on another thread.
+                // The existing GPUs are listed first, because using a missing GPU would panic on another thread.
                 let devices = match api.devices() {
                     Ok(devices) => devices,
                     Err(cause) => return Err(DeviceError::of_search(name, cause)),

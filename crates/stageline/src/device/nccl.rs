@@ -1,5 +1,5 @@
-//! Loads NCCL, the library that burn uses to move tensors directly between the GPUs of this host; without it they go
-//! through the host's memory.
+//! Loads NCCL, which burn uses to transfer tensors directly between this host's GPUs. Without NCCL, such tensors go
+//! through host memory.
 //!
 //! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages
 //! install. [`load`] makes that file loadable under a name that cudarc does look for.
@@ -10,27 +10,28 @@ use std::{env, fs, io, process};
 
 use crate::device::library::{self, Unloadable};
 
-/// The file names under which the crate cudarc looks for the library of NCCL.
+/// The file names of NCCL's library that the crate cudarc looks for.
 const KNOWN: [&str; 7] =
     ["libnccl.so", "libnccl.so.13", "libnccl.so.12", "libnccl.so.11", "libnccl.so.10", "libnccl.so.9", "libnccl.so.1"];
 
-/// The file name of the library of NCCL 2 in NVIDIA's packages for Debian, Red Hat, conda and pip.
+/// The file name of NCCL 2's library in NVIDIA's packages for Debian, Red Hat, conda and pip, which the crate cudarc
+/// does not look for.
 const PACKAGED: &str = "libnccl.so.2";
 
-/// The path that a tensor takes from one GPU of this host to another.
+/// How tensors are transferred between two GPUs of this host: directly by NCCL, or through host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// Tensors go directly from one GPU of this host to another by NCCL. The value is the file name of NCCL's library.
+    /// Transfer tensors directly between GPUs by NCCL. The value is the file name of NCCL's library.
     Nccl(&'static str),
-    /// Tensors go from one GPU of this host to another through the host's memory, because NCCL was not found.
+    /// Transfer tensors between GPUs through host memory, because NCCL was not found.
     Host,
-    /// Tensors go from one GPU of this host to another through the host's memory, because NCCL's library cannot be
-    /// loaded. The value contains the file name and the dynamic linker's message.
+    /// Transfer tensors between GPUs through host memory, because NCCL's library cannot be loaded. The value contains
+    /// the library's file name and the dynamic linker's error message.
     HostWithBrokenNccl(String),
 }
 
-/// Makes NCCL loadable by burn if it is installed, and returns the path that tensors take between GPUs. The result is
-/// computed once.
+/// Makes NCCL loadable by burn if it is installed, and returns how tensors are transferred between this host's GPUs: by
+/// NCCL or through host memory. Only the first call searches for NCCL; later calls return the same result.
 ///
 /// This function must be called before burn opens the first GPU, because burn looks for NCCL only then.
 pub(crate) fn load() -> &'static BetweenGpus {
@@ -38,8 +39,8 @@ pub(crate) fn load() -> &'static BetweenGpus {
     FOUND.get_or_init(|| search(library::load, load_under_name))
 }
 
-/// Searches for NCCL's library under all its file names. `load` loads a library by its file name. `load_under_name`
-/// makes a library loadable under a second name. A broken library is reported only if NCCL can be loaded under no name.
+/// Searches for NCCL's library by all its file names. `load` loads a library by its file name, and `load_under_name`
+/// makes a library loadable by a second name. A broken copy is reported only if no other copy can be loaded.
 fn search(
     load: impl Fn(&str) -> Result<(), Unloadable>,
     load_under_name: impl Fn(&str, &str) -> io::Result<()>,
@@ -73,7 +74,7 @@ fn search(
     broken.map_or(BetweenGpus::Host, BetweenGpus::HostWithBrokenNccl)
 }
 
-/// Makes the shared library `library` loadable under the file name `name` as well.
+/// Makes the shared library `library` loadable by the file name `name` as well.
 ///
 /// The dynamic linker does not search the disk for a library if one of that name (`DT_SONAME`) is already loaded. So
 /// this function loads an empty library called `name` that depends on `library`. Whoever loads `name` later gets the

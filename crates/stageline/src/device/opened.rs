@@ -1,14 +1,14 @@
-//! The names under which devices were opened, such as `cuda:0`, for messages about these devices.
+//! The names of opened devices, such as `cuda:0`, for messages about these devices.
 
 use burn::tensor::Device;
 use parking_lot::Mutex;
 
 use crate::device::location::is_host;
 
-/// The devices that were opened by a name so far, each with its name.
+/// All devices that this program has opened by name, each with its name, such as `cuda:0`.
 static OPENED: Mutex<Vec<(Device, String)>> = Mutex::new(Vec::new());
 
-/// Records the name under which a device was opened. A device that was opened under several names keeps the first.
+/// Records the name of an opened device, for messages. A device that was opened by several names keeps the first.
 pub(super) fn record(device: &Device, name: String) {
     let device = device.clone().inner();
     let mut opened = OPENED.lock();
@@ -17,8 +17,8 @@ pub(super) fn record(device: &Device, name: String) {
     }
 }
 
-/// Returns the name under which a device was opened, such as `cuda:0`. For a device that was opened without a name,
-/// returns `cpu` if it is the CPU of this host, and otherwise burn's text for the device.
+/// Returns the name of an opened device, such as `cuda:0`. For a device that was opened without a name, returns `cpu`
+/// if it is the CPU of this host, and otherwise burn's debug output for the device.
 pub(crate) fn shown(device: &Device) -> String {
     let device = device.clone().inner();
     let opened = OPENED.lock();

@@ -1,4 +1,4 @@
-//! The relative speed of devices, measured with a short matrix product ([`device_speeds`]).
+//! The relative speeds of devices, measured with short matrix products ([`device_speeds`]).
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -7,29 +7,29 @@ use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::device::supported::computes_in;
 
-/// The shortest time of matrix products from which a device's speed is computed. In a shorter time, starting the
-/// kernels and reading the result would count too much.
+/// Minimum duration (20 ms) of a timed run of matrix products that measures a device's speed. Shorter runs would be
+/// distorted by kernel launches and by reading the result.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// The smallest and the largest number of rows of the square matrices for measuring a device's speed.
+/// Smallest and largest number of rows of the square matrices that a device multiplies when its speed is measured.
 const ROWS: [usize; 2] = [256, 4096];
-/// The largest number of matrix products that are timed together. With matrices of 4096 rows, this many products take
-/// 140 ms on a device that computes 1 PFLOP/s.
+/// Largest number of matrix products in one timed run when a device's speed is measured. With matrices of 4096 rows,
+/// 1024 products take 140 ms on a device that computes 1 PFLOP/s.
 const MOST_PRODUCTS: usize = 1024;
-/// The number of times that the matrix products of a device are timed; the shortest time counts.
+/// Number of timed runs for each speed measurement of matrix products; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Measures the speed of each device with a matrix product in the type `dtype`. Returns one speed for each entry of
-/// `devices`, in the same order, relative to the slowest device, whose speed is 1. A device that is listed several
-/// times is measured once.
+/// Measures the relative speed of each device in matrix products in the dtype `dtype`. Returns one speed for each entry
+/// of `devices`, in the same order; the slowest device has speed 1. A device that is listed several times is measured
+/// once.
 ///
-/// `dtype` should be the element type of the matrix products in training, because the ratio of two devices' speeds
-/// depends on it. This type is f32 in full precision, and otherwise the type of the run's
-/// [`Precision`](crate::Precision). A device that does not compute in `dtype` is measured in f32.
+/// `dtype` should be the dtype of the training run's matrix products, because the ratio of two devices' speeds depends
+/// on it: f32 in full precision, and otherwise the dtype of the run's [`Precision`](crate::Precision). A device that
+/// does not support `dtype` is measured in f32.
 ///
-/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows. A faster device then computes
-/// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The
-/// measurement takes about a second for each device, and longer on a device that has to compile. The speed of a device
-/// of another host includes the wait for its answer.
+/// The matrices are enlarged until one product takes 20 ms or they have 4096 rows. If the largest product is faster,
+/// several products are timed together. Each size runs once untimed, so that its kernel is compiled and tuned. Each
+/// device takes about a second to measure, or longer if it has to compile kernels. For a device of another host, the
+/// measured time includes the wait for its answer.
 ///
 /// # Panics
 /// Panics if a device does not compute.
@@ -52,9 +52,9 @@ fn relative(speeds: &[f64]) -> Vec<f64> {
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of a device in matrix products. `time` returns the time of matrix products, from the number of
-/// rows of the square matrices and the number of products. The matrices are enlarged until one product takes 20 ms. If
-/// the largest ones are too fast, the number of products is doubled until they take 20 ms together, up to a limit.
+/// Measures a device's FLOP/s in matrix products. `time(rows, products)` returns the duration of `products` products of
+/// square matrices with `rows` rows. Doubles the rows until one product takes 20 ms. If the largest matrices are too
+/// small for that, doubles the number of products until they take 20 ms together, up to [`MOST_PRODUCTS`].
 fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     let ([mut rows, most_rows], mut products) = (ROWS, 1);
     loop {
@@ -66,8 +66,8 @@ fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     }
 }
 
-/// Returns the shortest time of several runs of `products` matrix products on `device`. The matrices are square, with
-/// `rows` rows.
+/// Times `products` matrix products in the dtype `dtype` on `device`, and returns the shortest time of several runs.
+/// The matrices are square, with `rows` rows.
 fn time_of_products(device: &Device, dtype: FloatDType, rows: usize, products: usize) -> Duration {
     // Every product of this matrix with itself is the same matrix, exactly, because `rows` is a power of two.
     let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device).cast(dtype);

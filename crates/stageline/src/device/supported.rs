@@ -1,13 +1,12 @@
-//! Finds out what a device supports: the element types of tensors that it computes with, and whether this program knows
-//! its kernels.
+//! Tells which dtypes a device computes in, and whether this program knows the device's kernels.
 
 use burn::tensor::{DType, Device};
 
 use crate::device::location::is_gpu as is_gpu_of_this_host;
 use crate::device::remote::RemoteError;
 
-/// Whether a device supports the element type `dtype`: it can store elements of this type, convert them, and compute
-/// with them.
+/// Whether a device supports the dtype `dtype`: it can store tensors of this dtype, convert them, and compute with
+/// them.
 ///
 /// # Errors
 /// Returns [`RemoteError`] if a device of another host does not answer.
@@ -19,8 +18,8 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<bool, RemoteE
     Ok(device.supports_dtype(dtype))
 }
 
-/// Whether a device of another host was opened as a burn device, and not by its name in Stageline. Its server was then
-/// not asked which kernels it has.
+/// Whether a device of another host was opened directly through burn, not by its Stageline name. This program has then
+/// not asked the device's server for its kernels, and does not know them.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     #[cfg(feature = "remote")]

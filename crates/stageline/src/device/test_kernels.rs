@@ -1,4 +1,5 @@
-//! Runs test kernels on a GPU when it is opened, so that a GPU that does not compute is an error before any training.
+//! Runs test kernels on a GPU when it is opened, so that a GPU that does not work causes an error before training
+//! starts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,8 +9,8 @@ use crate::threads::failure::Failure;
 
 /// Runs a few test kernels on a GPU that was just opened.
 ///
-/// One of these kernels calls `erf`, which CUDA compiles with libdevice. So a missing file of the CUDA toolkit shows
-/// here as an error, and not later as a panic on a library's thread.
+/// One of these kernels calls `erf`, which CUDA compiles with libdevice, a file of the CUDA toolkit. If this file is
+/// missing, the error is returned here, instead of a panic later on a library's thread.
 ///
 /// # Errors
 /// Returns an error message that says why the GPU does not compute.
@@ -22,8 +23,8 @@ pub(super) fn try_kernels(opened: &Device) -> Result<(), String> {
     }
 }
 
-/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, with
-/// the root cause last, and then a backtrace.
+/// Extracts the root cause from a burn error message, which lists a chain of causes, with the root cause last, and then
+/// a backtrace.
 pub(super) fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
     let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));

@@ -1,5 +1,5 @@
-//! Finds the path that tensors take from one device of a pipeline to another ([`TransferPath`]): NCCL, the host's
-//! memory or the network. Logs these paths when a pipeline starts.
+//! Determines how tensors get from one of a pipeline's devices to another ([`TransferPath`]): by NCCL, through host
+//! memory or over the network. Logs these transports when a pipeline starts.
 
 use burn::tensor::Device;
 
@@ -7,35 +7,34 @@ use crate::device::location::{is_cuda, is_host, is_remote, share_memory};
 use crate::device::opened::shown;
 use crate::device::remote::goes_through_this_host;
 
-/// The path of tensors between two devices without shared memory: directly by NCCL, through the host's memory, or over
+/// The transport of tensors between two devices without shared memory: directly by NCCL, through host memory, or over
 /// the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPath {
-    /// A path of tensors between stages: directly from one CUDA device to another by NCCL.
+    /// Tensors go directly from one CUDA device to another by NCCL.
     Nccl,
-    /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
-    /// not found or is broken.
+    /// Tensors go from one CUDA device to another through host memory, because NCCL was not found or is broken.
     WithoutNccl,
-    /// A path of tensors between stages: from one GPU to another through the host's memory. Tensors take this path if
-    /// one of the GPUs is not a CUDA device. Gradients that are added up (of replicas or tied parameters) take it
-    /// between any two GPUs of this host.
+    /// Tensors go from one GPU to another through host memory, because at least one of the GPUs is not a CUDA device.
+    /// Gradients that are added up (of replicas or tied parameters) take this path between any two GPUs of this host.
     BetweenGpus,
-    /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
+    /// Tensors are copied between host memory and a GPU's device memory.
     HostAndGpu,
-    /// A path of tensors between stages: over the network directly from one host to the other.
+    /// Tensors go over the network directly from the sending host to the receiving host.
     Network,
-    /// A path of tensors between stages that are on devices of other hosts: over the network to this host, and from
-    /// here to the device that receives them.
+    /// Tensors between devices of other hosts go over the network to this host, and from here to the receiving device,
+    /// because the two devices cannot exchange them directly.
     NetworkByThisHost,
 }
 
-/// The kinds of tensors that a pipeline transfers between devices. Log messages about transfers name the kind.
+/// The kind of tensors that a pipeline transfers between two devices, for log messages about the transport (such as
+/// NCCL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
     /// The activations and gradients of micro-batches, which neighbouring stages exchange.
     MicroBatches,
-    /// Gradient sums, which each replica sends to the first replica at the end of a step, and the new parameters, which
-    /// the first replica sends back.
+    /// Each replica's gradient sums, which it sends to the first replica at the end of a step, and the new parameters,
+    /// which the first replica sends back.
     SumsOfReplicas,
     /// Gradients of tied parameters, which a stage sends to the stage that owns the parameters, and the updated
     /// parameters, which the owner sends back.
@@ -43,7 +42,7 @@ pub(crate) enum Moved {
 }
 
 impl Moved {
-    /// Returns the words for this kind of tensors in log messages, such as "gradient sums of replicas".
+    /// Returns this kind of tensors in the words of log messages, such as "gradient sums of replicas".
     fn subject(self) -> &'static str {
         match self {
             Self::MicroBatches => "tensors",
@@ -52,9 +51,9 @@ impl Moved {
         }
     }
 
-    /// Returns the path of this kind of tensors between two devices. `path` is the path that activations and gradients
-    /// of micro-batches take between the same two devices. The result differs from it in one case: between CUDA
-    /// devices, gradients that are added up (of replicas or tied parameters) go through the host's memory.
+    /// Returns the transport for this kind of tensors between two devices. `path` is the transport for activations and
+    /// gradients of micro-batches between the same devices. The result differs from `path` only between CUDA devices,
+    /// where gradients that are added up (of replicas or tied parameters) go through host memory instead of NCCL.
     fn by(self, path: TransferPath) -> TransferPath {
         match (self, path) {
             (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {
@@ -65,16 +64,16 @@ impl Moved {
     }
 }
 
-/// The location of a device: this host's CPU, a GPU of this host, or another host. The path of tensors depends on it.
+/// The location of a device, which decides how tensors reach it: this host's CPU, a GPU of this host, or another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
-    /// The location of a device that is the CPU of this host.
+    /// The device is the CPU of this host.
     Host,
-    /// The location of a device that is a GPU of this host and is used through CUDA.
+    /// The device is a GPU of this host that is used through CUDA.
     Cuda,
-    /// The location of a device that is a GPU of this host and is used through an interface other than CUDA.
+    /// The device is a GPU of this host that is used through a GPU API other than CUDA.
     OtherGpu,
-    /// The location of a device that belongs to another host.
+    /// The device belongs to another host.
     Remote,
 }
 
@@ -89,8 +88,8 @@ impl Site {
     }
 }
 
-/// Returns the path of tensors between two devices without shared memory, from the locations of the devices. `has_nccl`
-/// says whether NCCL is loaded. `meets_here` says whether tensors of another host must go through this host.
+/// Returns the transport between two devices without shared memory, from their locations. `has_nccl` says whether NCCL
+/// is loaded. `meets_here` says whether tensors between the two devices must go through this host.
 fn path_between(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     match (from, to) {
         (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
@@ -102,15 +101,15 @@ fn path_between(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> Trans
     }
 }
 
-/// The pairs of devices between which a pipeline transfers tensors, as text. They are grouped by the kind of tensors
-/// and by the path.
+/// A pipeline's pairs of devices that exchange tensors, grouped by the kind of tensors and the transport, such as NCCL.
+/// Pairs are strings for the log, such as "cpu and cuda:0".
 pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the pairs of devices between which a pipeline transfers tensors, with the path of each (such as NCCL).
-    /// These are the pairs of devices of neighbouring stages, of the same stage in two replicas, and of stages with
-    /// tied parameters. `replicas` lists the device of each stage, for each replica. `tied` lists pairs of stages: the
-    /// owner of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
+    /// Lists a pipeline's pairs of devices that exchange tensors, with each pair's transport (such as NCCL). These are
+    /// the devices of neighbouring stages, of the same stage in two replicas, and of stages with tied parameters.
+    /// `replicas` lists the device of each stage, for each replica. `tied` lists pairs of stages: a tied parameter's
+    /// owner, and another stage that uses it. Pairs that share memory are left out.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));
@@ -138,8 +137,8 @@ impl TransferPaths {
         Self(paths)
     }
 
-    /// Logs the path of each kind of tensors between the devices of a pipeline. The message is a warning with the
-    /// remedy if NCCL is missing or broken.
+    /// Logs how each kind of tensors gets from one of a pipeline's devices to another, such as by NCCL. If tensors go
+    /// through host memory because NCCL is missing or broken, logs a warning that names the remedy.
     pub(crate) fn log(&self) {
         for ((moved, path), pairs) in &self.0 {
             let message = message(*moved, *path, &pairs.join(", "), nccl());
@@ -151,9 +150,9 @@ impl TransferPaths {
     }
 }
 
-/// Returns the log message about the path of one kind of tensors. `pairs` lists the pairs of devices that use the path.
-/// `nccl` is the file name of NCCL's library, or an error if NCCL cannot be used. The error says why NCCL is broken; it
-/// is `None` if NCCL was not found.
+/// Returns the log message that one kind of tensors uses the transport `path` (such as NCCL) between the devices in
+/// `pairs`. `nccl` is the file name of NCCL's library; its error says why NCCL is broken, and is `None` if NCCL was not
+/// found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
@@ -180,7 +179,7 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Opt
     }
 }
 
-/// Returns the file name of NCCL's library. The error says why NCCL is broken; it is `None` if NCCL was not found. A
+/// Returns the file name of NCCL's library. The error says why NCCL is broken, and is `None` if NCCL was not found. A
 /// build without CUDA does not look for NCCL.
 #[cfg(feature = "cuda")]
 fn nccl() -> Result<&'static str, Option<&'static str>> {

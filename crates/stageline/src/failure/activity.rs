@@ -1,5 +1,5 @@
-//! The failure of a stage ([`StageFailure`]), with the work in which it failed, such as a forward pass. Also the step,
-//! evaluation or other pass in which that happened ([`During`]).
+//! The failure of a stage ([`StageFailure`]), with the work that failed, such as a forward pass. Also the step,
+//! evaluation or other pass in which the failure happened ([`During`]).
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::device::remote::HostName;
 use crate::model::replica::Replica;
 use crate::threads::failure::Failure;
 
-/// The failure of one stage, which stops the pipeline: what the stage was doing at that time, and the panic or error
-/// that ended it.
+/// The failure of one stage, which stops the pipeline: the work that the stage was doing, and the panic or error that
+/// ended it.
 #[derive(Debug, thiserror::Error)]
 #[error("{} failed in {}{activity} of {during}: {failure}{}", replica.stage(*stage), in_its(layer), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
     /// The data-parallel replica that contains the failed stage.
     pub replica: Replica,
-    /// The number of the stage that failed, counted from 0 within its replica.
+    /// Zero-based index, within its replica, of the stage that failed.
     pub stage: usize,
-    /// The work in which the stage failed, such as a forward pass, a transfer or the optimizer step.
+    /// The work that failed, such as a forward pass, a transfer or the optimizer step.
     pub activity: Activity,
     /// The path of the layer whose forward pass failed, in the form of burn's parameter paths. For example, `1.3` is
     /// layer 3 in a list of layers that is itself layer 1 of the stage, both counted from 0. `None` if the stage is not
@@ -29,8 +29,8 @@ pub struct StageFailure {
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The addresses of the other hosts that run stages of the pipeline. An error on one of these hosts may show up
-    /// only at a stage on another host. The log of `stageline serve` on each of these hosts may then show the cause.
+    /// The addresses of the other hosts that run stages of the pipeline. An error on one of these hosts may only become
+    /// visible at a stage on another host. The logs of `stageline serve` on these hosts may then show the cause.
     pub elsewhere: Vec<HostName>,
 }
 
@@ -60,18 +60,18 @@ impl StageFailure {
     }
 }
 
-/// A kind of work that all workers do together, such as a training step, an evaluation or a checkpoint. Errors and
-/// reports name it. Each value contains the number of training steps before this work.
+/// The training step, evaluation, checkpoint or other work of the whole pipeline, as errors and reports name it. Each
+/// variant has the number of training steps before this work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
-    /// A training step; the value is the number of the step, counted from 0.
+    /// A training step. The value is the step's zero-based index.
     Step(usize),
     /// An evaluation: forward passes and losses of a batch, without training on the batch.
     Evaluation {
         /// The number of training steps that the pipeline made before the evaluation.
         steps: usize,
     },
-    /// An inference: forward passes of a batch, without a loss. The caller gets the outputs.
+    /// Inference: only the forward passes of a batch, without a loss. The caller gets the outputs.
     Inference {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,

@@ -10,8 +10,8 @@ use crate::state::names::NameError;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
-/// Why [`PipelineBuilder::build`](crate::PipelineBuilder::build) returns no pipeline. Any worker threads that were
-/// started have ended.
+/// Why [`PipelineBuilder::build`](crate::PipelineBuilder::build) cannot build a pipeline. All worker threads that it
+/// had started have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -24,14 +24,15 @@ pub enum BuildError {
         cause: ScheduleError,
     },
     /// The plan (the order of all actions) that the schedule generated is invalid, for example because its workers
-    /// would wait for each other forever.
+    /// would deadlock.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// A device of another host, which should run a stage, cannot be used: the connection to its host failed.
+    /// A stage's device is on another host and cannot be used, because the connection to that host failed.
     #[error(transparent)]
     Host(RemoteError),
     /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that
-    /// copied them is left behind with the modules.
+    /// copied the modules is abandoned together with them. Start `stageline serve` on these hosts again, and restart
+    /// this program.
     #[error(
         "hosts were lost while modules were copied from or to them: {}; start `stageline serve` there again, or name devices of \
          other hosts, and restart this program",
@@ -41,8 +42,8 @@ pub enum BuildError {
         /// The unreachable hosts, each with the stages whose modules are on the host's devices or are copied there.
         hosts: Vec<LostHost>,
     },
-    /// The checkpoint to restore has impossible numbers of steps: more optimizer steps than training steps, or more
-    /// steps than training can resume from.
+    /// The checkpoint to restore has impossible step counts: more optimizer steps than training steps, or more steps
+    /// than training can resume from.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
@@ -53,10 +54,10 @@ pub enum BuildError {
         /// The number of optimizer steps in the rejected checkpoint. It does not count training steps that the
         /// optimizers skipped.
         optimizer_steps: u64,
-        /// The largest number of optimizer steps that a checkpoint may have for training to resume from it.
+        /// The maximum number of optimizer steps in a checkpoint that training can resume from.
         most: u64,
     },
-    /// The checkpoint's loss scale is outside the range of the training's dynamic loss scale.
+    /// The checkpoint's loss scale is outside the range that the pipeline's dynamic loss scale allows.
     #[error(
         "the checkpoint has the loss scale {scale:e}, which must be between {lowest:e} and {highest:e}: take another checkpoint or, \
          if the scale is too small, lower `lowest` of the dynamic loss scale"
@@ -67,93 +68,95 @@ pub enum BuildError {
         /// The lowest permitted value of the dynamic loss scale, from the pipeline's settings
         /// ([`DynamicLossScale::lowest`](crate::DynamicLossScale::lowest)).
         lowest: f64,
-        /// The highest permitted value of the dynamic loss scale: the largest number in f32.
+        /// The highest permitted value of the dynamic loss scale: the largest f32 value.
         highest: f64,
     },
-    /// Two stages have the same (tied) parameter, but in different shapes.
+    /// Two stages have the same (tied) parameter, but in different shapes. Give one of them a parameter id of its own,
+    /// or transpose the parameter in the forward pass.
     #[error(
         "stages {} and {} have a parameter of the same id in different shapes; give one of them a parameter id of its own, or \
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The indices, counted from 0, of two stages that share a tied parameter: the first stage that trains it, and
-        /// a stage where it has another shape.
+        /// Zero-based indices of two stages that share a tied parameter: the first stage that trains it, and a stage
+        /// where it has another shape.
         stages: (usize, usize),
     },
-    /// Two stages share a parameter, which one of them trains and the other has frozen. The frozen copy would become
-    /// stale.
+    /// One stage trains a (tied) parameter that is frozen in another stage. The frozen copy would become stale. Freeze
+    /// both copies, or give the frozen one a parameter id of its own.
     #[error(
         "stage {} trains a parameter that is frozen in stage {}; freeze both, or give the frozen one a parameter id of its own",
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The indices, counted from 0, of the two stages that share the parameter: the stage that trains it, and the
-        /// stage that has frozen it.
+        /// Zero-based indices of the two stages that share the parameter: the stage that trains it, and the stage that
+        /// has frozen it.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The rejected bound for gradient clipping: of the gradient norm or of each gradient element.
+        /// The rejected bound for gradient clipping: the maximum global norm, or the maximum magnitude of a gradient
+        /// element.
         bound: f64,
     },
-    /// The configured settings of the loss scale are invalid.
+    /// The configured loss-scale settings are invalid.
     #[error(
         "the settings of the loss scale are invalid: {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The invalid settings of the loss scale, as the user gave them.
+        /// The invalid loss-scale settings, as the user gave them.
         scale: LossScale,
     },
-    /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
+    /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision. Use
+    /// [`AccumulatedBatchNorm`](crate::AccumulatedBatchNorm) instead, or train in full precision.
     #[error(
         "stage {stage} has burn's own batch norm, which cannot compute in {precision}; replace it by an \
          `AccumulatedBatchNorm`, or train in full precision"
     )]
     BatchNormPrecision {
-        /// The index, counted from 0, of the first stage that contains one of burn's own batch norms.
+        /// Zero-based index of the first stage that contains one of burn's own batch norms.
         stage: usize,
-        /// The configured precision, bf16 or f16. burn's own batch norms cannot compute in it.
+        /// The configured precision (bf16 or f16), which burn's own batch norm does not support.
         precision: Precision,
     },
-    /// The device of a stage does not support an element type that the stage computes in, such as bf16. One of the
-    /// stage's parameters has this type, or it is the type of the configured precision.
+    /// A stage's device does not support the dtype that the stage computes in, such as bf16. One of the stage's
+    /// parameters has this dtype, or it is the dtype of the configured precision.
     #[error(
         "stage {stage} computes in {dtype}{place}, and its device {device} does not: it computes in {supported}; choose one of these \
          types, by `.precision(...)` (`--precision`) or by a cast of the parameters, or another device",
         place = first_in(parameter)
     )]
     ElementType {
-        /// The index, counted from 0, of the first stage that computes in an element type that its device does not
-        /// support.
+        /// Zero-based index of the first stage that computes in a dtype that its device does not support.
         stage: usize,
-        /// The path, in the stage's module, of the first parameter that has the unsupported element type or would be
-        /// rounded to it. Empty for a stage without float parameters.
+        /// The path, in the stage's module, of the first parameter that has the unsupported dtype or would be rounded
+        /// to it. Empty for a stage without float parameters.
         parameter: String,
-        /// The element type, such as `bf16`, that the stage's device does not support.
+        /// The dtype, such as `bf16`, that the stage's device does not support.
         dtype: String,
-        /// The name of the device that does not support an element type of its stage.
+        /// The name of the device that does not support its stage's dtype.
         device: String,
-        /// The float types that the stage's device supports, separated by commas.
+        /// The float dtypes that the stage's device supports, separated by commas.
         supported: String,
     },
-    /// A fallback is refused ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a
-    /// layer on the device of its stage.
+    /// Stageline has no kernel for an operation of a layer on its stage's device, and the settings
+    /// ([`Fallbacks`](crate::Fallbacks)) refuse to fall back to burn's own kernels.
+    /// [`Fallbacks::Warn`](crate::Fallbacks::Warn) permits them.
     #[error(transparent)]
     Fallback(Box<RefusedFallback>),
-    /// A stage is on a device of another host that was opened as a burn device, and not by its name in Stageline. Its
-    /// host was therefore not asked which kernels it has, and burn's own kernels would compute all operations.
+    /// A stage's device is on another host and was opened directly through burn, so Stageline does not know which
+    /// kernels that host has. Open the device with [`DeviceName::open_all`](crate::DeviceName::open_all) instead, which
+    /// queries the host's server.
     #[error(
         "stage {stage} is on {device}, a device of another host whose kernels are not known; open the device by \
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The index, counted from 0, of the first stage whose device was opened as a burn device, and not by its name
-        /// in Stageline.
+        /// Zero-based index of the first stage whose device was opened directly through burn.
         stage: usize,
-        /// The device that was opened as a burn device, and not by its name in Stageline. The text is the device's name
-        /// in burn.
+        /// burn's name for the stage's device on another host.
         device: String,
     },
     /// The list of devices for a data-parallel replica is too long or too short: it needs one device for each stage.
@@ -161,14 +164,14 @@ pub enum BuildError {
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The index, counted from 0, of the replica with the wrong number of devices.
+        /// Zero-based index of the replica with the wrong number of devices.
         replica: usize,
         /// The number of devices that the user gave for the replica. It differs from `stages`.
         devices: usize,
         /// P, the number of stages of the pipeline. Each stage needs one device in each replica.
         stages: usize,
     },
-    /// The gradients of micro-batches cannot be summed in the configured number of groups
+    /// The micro-batches' gradients cannot be summed in the configured number of groups
     /// ([`gradient_groups`](crate::PipelineBuilder::gradient_groups)). With one replica, this number must divide the
     /// number of micro-batches. With several replicas, it must be the number of replicas.
     #[error(
@@ -184,68 +187,72 @@ pub enum BuildError {
         /// M, the number of micro-batches that each data-parallel replica runs in a step.
         micro_batches: usize,
     },
-    /// The model has a batch norm with running statistics and several replicas. Its statistics would differ between the
-    /// replicas, because each replica sees only its part of a batch.
+    /// The model has a batch norm with running statistics, and the pipeline has several data-parallel replicas. The
+    /// statistics would differ between the replicas, because each replica sees only its own part of a batch.
     #[error(
         "stage {stage} has a batch norm at `{path}`, whose running statistics would be those of one replica's part of every batch; \
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
     )]
     BatchNormReplicas {
-        /// The index, counted from 0, of the stage that contains the batch norm with running statistics.
+        /// Zero-based index of the stage that contains the batch norm with running statistics.
         stage: usize,
         /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
     },
-    /// The optimizer of a stage has a gradient clipping of its own, for each parameter separately. Only the pipeline's
-    /// clipping is allowed.
+    /// A stage's optimizer clips the gradients of each parameter separately. Remove its clipping and use
+    /// [`PipelineBuilder::clip`](crate::PipelineBuilder::clip), which considers all gradients together.
     #[error(
         "the optimizer of stage {stage} clips each parameter's gradients separately; remove its clipping, and clip all \
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The index, counted from 0, of the first stage whose optimizer has a gradient clipping of its own.
+        /// Zero-based index of the first stage whose optimizer clips gradients itself.
         stage: usize,
     },
     /// The configured number of CPU cores for the kernels of each stage
     /// ([`cores_per_stage`](crate::PipelineBuilder::cores_per_stage)) is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
-    /// The operating system did not start the thread of a worker, which runs one or more stages.
+    /// The operating system could not start a worker's thread, which would run one or more stages.
     #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
-        /// The index, counted from 0, of the worker whose thread did not start.
+        /// Zero-based index of the worker whose thread did not start.
         worker: usize,
         /// The operating system's error, which says why the worker's thread did not start.
         cause: std::io::Error,
     },
-    /// The operating system did not start the thread that copies modules to devices of other hosts.
+    /// The operating system could not start the thread that copies modules to devices of other hosts.
     #[error("the thread that copies modules to other hosts could not be started: {cause}")]
     Assembly {
         /// The operating system's error, which says why the thread that copies modules did not start.
         cause: std::io::Error,
     },
-    /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, lack a name for a parameter.
+    /// The configured [`Names`](crate::Names), which name the parameters in checkpoints, have no name for one of the
+    /// parameters. Give `Names` the part of the model that contains it.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The index, counted from 0, of the stage that contains the parameter without a name.
+        /// Zero-based index of the stage that contains the parameter without a name.
         stage: usize,
-        /// The path of the parameter without a name in its stage's module, such as `0.linear.weight`.
+        /// The path, in the stage's module, of the parameter without a name, such as `0.linear.weight`.
         path: String,
     },
-    /// Two parameters would have the same name in checkpoints, so a checkpoint could not tell them apart.
+    /// Two parameters would have the same name in checkpoints, so a checkpoint could not distinguish them. Give each
+    /// part of the model a name of its own.
     #[error(
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
         /// The name that two parameters of the model have in checkpoints.
         name: String,
-        /// The indices, counted from 0, of the stages that contain the two parameters with the same name.
+        /// Zero-based indices of the stages that contain the two parameters with the same name.
         stages: (usize, usize),
     },
-    /// The checkpoint to restore is of another model: its parameters or optimizer states do not match the pipeline's.
+    /// The checkpoint to restore belongs to a different model: its parameters or optimizer states do not match the
+    /// pipeline's.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
-    /// The configured time limits of the watchdog, which detects stalls, are invalid.
+    /// The configured time limits of the watchdog, which detects stalls, are invalid: `floor` must be above 0, and
+    /// `factor` must be finite and not negative.
     #[error(
         "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
@@ -253,20 +260,21 @@ pub enum BuildError {
         /// The invalid time limits of the watchdog, which detects stalls.
         watchdog: Watchdog,
     },
-    /// The operating system did not start the threads that run a worker's kernels, such as matrix products, on the CPU.
+    /// The operating system could not start the thread pool that runs a worker's CPU kernels, such as matrix products.
+    /// Give each stage fewer cores.
     #[error("the {cores} threads of worker {worker} could not be started: {cause}; give each stage fewer cores")]
     Pool {
-        /// The index, counted from 0, of the worker whose threads for kernels could not be started.
+        /// Zero-based index of the worker whose thread pool for CPU kernels could not be started.
         worker: usize,
-        /// The number of CPU cores for the worker's kernels, which is also the number of threads.
+        /// The number of threads to start in the worker's thread pool for CPU kernels: one for each of its CPU cores.
         cores: usize,
-        /// The error message, which says why the threads for the worker's kernels did not start.
+        /// The error message, which says why the worker's thread pool for CPU kernels did not start.
         cause: String,
     },
 }
 
-/// Returns the words that an error message about an unsupported element type adds to name the first parameter of that
-/// type. `parameter` is the path of the parameter. The words are empty if the path is empty.
+/// Returns the part of an error message that names the first parameter with an unsupported dtype. `parameter` is the
+/// path of this parameter; if it is empty, the result is empty, too.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
 }

@@ -1,35 +1,36 @@
-//! [`RefusedFallback`]: the error if Stageline's kernels do not compute an operation and the settings refuse that. Also
-//! the words for such an operation and its layer ([`fallback_in_stage`]).
+//! [`RefusedFallback`]: the error for an operation without a Stageline kernel, if the settings refuse to fall back to
+//! burn's own kernels. Also the description of such an operation and its layer ([`fallback_in_stage`]).
 
 use burn::tensor::Device;
 use stageline_nn::Fallback;
 
 use crate::device::opened::shown;
 
-/// A refused fallback ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a layer on
-/// the device of its stage.
+/// A refused fallback: Stageline has no kernel for an operation of a layer on its stage's device, and the settings
+/// ([`Fallbacks`](crate::Fallbacks)) refuse to use burn's own kernels instead.
 ///
-/// For an operation that `build` knows, this is the content of [`BuildError::Fallback`](crate::BuildError::Fallback).
-/// For any other operation, the first forward pass of its stage fails with this error, as a
-/// [`Failure::Error`](crate::Failure::Error) in [`StepError::Stage`](crate::StepError::Stage).
+/// If `build` finds the operation, this is the content of [`BuildError::Fallback`](crate::BuildError::Fallback).
+/// Otherwise the first forward pass of the stage fails with this error, as a [`Failure::Error`](crate::Failure::Error)
+/// in [`StepError::Stage`](crate::StepError::Stage).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", message(*stage, device, fallback, *more))]
 #[non_exhaustive]
 pub struct RefusedFallback {
-    /// The index, counted from 0, of the first stage with a refused operation.
+    /// Zero-based index of the first stage with a refused operation: one for which Stageline has no kernel on the
+    /// stage's device.
     pub stage: usize,
     /// The name of the stage's device, such as `cuda:0`. Stageline has no kernel for the operation there.
     pub device: String,
-    /// The first refused operation, with its layer, and why no kernel computes it.
+    /// The first refused operation, with its layer and the reason why no kernel computes it.
     pub fallback: Fallback,
-    /// The number of further refused operations, besides `fallback`. An error of `build` counts the operations of all
-    /// stages, each once for all replicas. An error of a forward pass counts the operations of its stage.
+    /// The number of further refused operations in addition to `fallback`. An error of `build` counts the operations of
+    /// all stages, once for all replicas together. An error of a forward pass counts only the operations of its stage.
     pub more: usize,
 }
 
 impl RefusedFallback {
     /// Returns the error for the operations in `found`, which Stageline's kernels did not compute in a forward pass of
-    /// a stage on `device`. The error names the first of them. Returns `None` if there are none.
+    /// a stage on `device`. The error names the first of them. Returns `None` if `found` is empty.
     pub(crate) fn of_forward(stage: usize, device: &Device, found: Vec<Fallback>) -> Option<Self> {
         let mut found = found.into_iter();
         let fallback = found.next()?;
@@ -52,8 +53,8 @@ fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> Stri
     )
 }
 
-/// Returns the words for an operation that Stageline's kernels do not compute: the operation, its layer if that is
-/// known, and its stage. `others` is the number of other layers of the stage with the same operation.
+/// Describes, for an error message, an operation that Stageline's kernels do not compute: the operation, its layer if
+/// that is known, and its stage. `others` is the number of other layers of the stage with the same operation.
 pub(crate) fn fallback_in_stage(stage: usize, fallback: &Fallback, others: usize) -> String {
     let Fallback { operation, layer, .. } = fallback;
     if layer.is_empty() {

@@ -8,22 +8,22 @@ use crate::threads::failure::Failure;
 use crate::update::ledger::LedgerError;
 use crate::update::not_finite::Culprit;
 
-/// Why a step, evaluation, inference or checkpoint failed. The error `Batch` leaves the pipeline unchanged; after any
-/// other error the pipeline has stopped and runs no further steps.
+/// Why a step, evaluation, inference or checkpoint failed. After the error `Batch`, the pipeline is unchanged and can
+/// continue. After any other error, the pipeline has stopped and runs no further steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
     /// The batch cannot be split into micro-batches, or the outputs of an inference cannot be concatenated. The
-    /// pipeline is unharmed and accepts another batch.
+    /// pipeline is unchanged and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined. A thread that
-    /// does not end in time is abandoned, as with [`Stalled`](StepError::Stalled). No stage keeps the parameter update
-    /// of the failed step.
+    /// does not end in time is abandoned, as described at [`Stalled`](StepError::Stalled). No stage keeps the parameter
+    /// update of the failed step.
     #[error(transparent)]
     Stage(Box<StageFailure>),
-    /// A stage's gradient sum does not contain every micro-batch of the batch exactly once. All workers have stopped,
-    /// and no stage keeps the parameter update of the failed step.
+    /// A stage's gradient sum does not contain every micro-batch of the batch exactly once, which is a bug in the
+    /// pipeline. All workers have stopped, and no stage keeps the parameter update of the failed step.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no stage keeps the
@@ -35,16 +35,16 @@ pub enum StepError {
         culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {
-        /// The number of the step whose loss or gradients are not finite, counted from 0.
+        /// Zero-based index of the step whose loss or gradients are not finite.
         step: usize,
         /// The first stage and micro-batch with a NaN or infinite result, found by a second run of the step. `None` if
         /// all results of the second run were finite.
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new computation, transfer or wait for longer than the
-    /// [`Watchdog`](crate::Watchdog) allows. All workers are told to stop. A worker thread that does not end in time is
-    /// abandoned with its stage's module. The time limit is 5 s, or the watchdog's `factor` times the longest action if
-    /// that is longer. No stage keeps the parameter update of the step.
+    /// [`Watchdog`](crate::Watchdog) allows. All workers are told to stop. A worker thread that does not end within 5
+    /// s, or the watchdog's `factor` times the longest action if that is longer, is abandoned with its stage's module.
+    /// No stage keeps the parameter update of the step.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
@@ -59,16 +59,17 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The index, counted from 0, of the first stage that stepped its optimizer in the failed training step.
+        /// Zero-based index of the first stage that stepped its optimizer in the failed training step.
         stage: usize,
         /// The error that ended the training step, after the first stages had stepped their optimizers.
         cause: Box<StepError>,
-        /// The number of training steps that the last checkpoint contains: the one taken or restored last. `None` if
-        /// there is no checkpoint.
+        /// The number of training steps after which the last checkpoint was taken or restored. `None` if there is no
+        /// checkpoint.
         checkpoint: Option<usize>,
     },
     /// Hosts that run stages are unreachable. All workers are told to stop. A worker thread that does not end within 5
-    /// s is abandoned with its stage's module. No stage on a reachable host keeps the parameter update of the step.
+    /// s is abandoned together with its stage's module. No stage on a reachable host keeps the parameter update of the
+    /// step.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
@@ -83,9 +84,9 @@ pub enum StepError {
         /// error, showed that the hosts are unreachable.
         cause: Box<StepError>,
     },
-    /// The network link between two hosts is broken, although both answer this program. All workers are told to stop. A
-    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage keeps the parameter
-    /// update of the step.
+    /// The network link between two hosts is broken, although both hosts can be reached from this program. All workers
+    /// are told to stop. A worker thread that does not end within 5 s is abandoned together with its stage's module. No
+    /// stage keeps the parameter update of the step.
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",
@@ -116,8 +117,7 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Lost {
-        /// The index, counted from 0, of the stage whose worker thread did not end or panicked, or whose host is
-        /// unreachable.
+        /// Zero-based index of the stage whose worker thread did not end or panicked, or whose host is unreachable.
         stage: usize,
     },
     /// A stage's parameters and optimizer state cannot be copied from its device after an error.
@@ -126,10 +126,9 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Unreadable {
-        /// The index, counted from 0, of the stage whose parameters and optimizer state could not be copied from its
-        /// device.
+        /// Zero-based index of the stage whose parameters and optimizer state could not be copied from its device.
         stage: usize,
-        /// The panic that ended the copying of the stage's parameters and optimizer state from its device.
+        /// The panic that occurred while the stage's parameters and optimizer state were copied from its device.
         failure: Failure,
     },
 }

@@ -1,4 +1,5 @@
-//! The stop signal: the first error ends every wait of every worker, and is the one that the caller gets.
+//! The pipeline's stop signal. The first error that a worker or the caller raises ends all of their waits, and is the
+//! error that the caller gets.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -14,14 +15,15 @@ use crate::threads::{
     yield_now,
 };
 
-/// The error of a call that fails because the pipeline stops, or because the other end of the call's channel is gone.
+/// The error of a send, a receive or another call that fails because the pipeline stops, or because the other end of
+/// the channel is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
 /// The state of the pipeline's stop signal, under one lock: the number of committed training steps, and the first
 /// error.
 struct Outcome {
-    /// The number of committed training steps, which all stages have made and which can no longer be rolled back. It
+    /// The number of committed training steps: all stages have made them, and they can no longer be rolled back. It
     /// does not change after the first error.
     committed: usize,
     /// Whether a worker or the caller has raised an error, which stops the pipeline.
@@ -31,14 +33,14 @@ struct Outcome {
     first: Option<StepError>,
 }
 
-/// The stop signal that all workers and the caller share: one error raised on it ends every wait on every channel of
-/// the pipeline.
+/// The stop signal that all workers and the caller share. An error that one of them raises ends every wait on every
+/// channel of the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// Whether the pipeline is stopping or has stopped. Threads check it when they do not wait on a channel.
+    /// Whether the pipeline is stopping or has stopped. Threads that do not wait on a channel check this flag.
     flag: AtomicBool,
     /// The sending end of a channel that never carries a message. Every wait of a worker or the caller also watches
-    /// this channel. The pipeline stops by dropping the sending end, which ends all waits.
+    /// this channel. To stop the pipeline, the sending end is dropped, which ends all these waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -75,9 +77,8 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Records that all stages have made the first `steps` training steps, which can then no longer be rolled back.
-    /// Fails and records nothing if an error was raised before; the workers then roll back the step that is not
-    /// recorded.
+    /// Records that all stages have made the first `steps` training steps, which can then no longer be rolled back. If
+    /// an error was raised before, fails and records nothing; the workers then roll back the step that is not recorded.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -153,7 +154,7 @@ impl Stop {
     }
 
     /// Polls a channel for a message for a short time ([`PATIENCE`]), and yields the core between polls. Returns `None`
-    /// if no message arrives. If one arrives soon, polling is cheaper than letting the thread sleep.
+    /// if no message arrives in that time. For short waits, polling is cheaper than putting the thread to sleep.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {
@@ -190,8 +191,8 @@ impl Stop {
     }
 }
 
-/// A worker's wrapper around the stop signal, through which the worker sends and receives on channels. A send or
-/// receive ends when the pipeline stops. The wrapper adds up the time that the worker waits in sends and receives.
+/// A worker's wrapper around the stop signal, through which the worker sends and receives on channels. Sends and
+/// receives end when the pipeline stops. The wrapper also measures the total time that the worker waits in them.
 pub(crate) struct Waits {
     stop: Arc<Stop>,
     waited: Cell<Duration>,

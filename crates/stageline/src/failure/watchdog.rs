@@ -1,4 +1,4 @@
-//! The watchdog: warns when no worker makes progress, reports what each worker does, and finally ends the step.
+//! The watchdog: warns when no worker makes progress, reports what each worker is doing, and finally ends the step.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,12 +22,12 @@ const RECENT: usize = 16;
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time for which no worker begins a new computation, transfer or wait before the watchdog warns of a
-    /// stall. The warning reports what every stage is doing. The default is 60 s.
+    /// Minimum time without progress before the watchdog warns of a stall. Progress means that any worker begins a new
+    /// computation, transfer or wait. The warning reports what every stage is doing. The default is 60 s.
     pub floor: Duration,
-    /// The factor that makes the watchdog wait longer if actions are long. The watchdog warns of a stall when no worker
-    /// has begun a new computation, transfer or wait for `factor` times the duration of the longest action so far. An
-    /// action is, for example, a forward pass. The watchdog waits at least the time `floor`. The default is 20.
+    /// Coefficient of the longest action's duration so far, where an action is for example a forward pass. The watchdog
+    /// warns of a stall after `max(floor, factor * longest)` without progress, so it waits longer if actions are long.
+    /// The default is 20.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled), if
     /// the stall lasts. The default is 600 s.
@@ -54,22 +54,21 @@ impl Watchdog {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time after which the watchdog warns of a stall if no worker begins a new computation, transfer or
-    /// wait. It is `factor` times `longest`, the duration of the longest action so far, but at least `floor`.
+    /// Returns the time without progress after which the watchdog warns of a stall: `max(floor, factor * longest)`.
+    /// `longest` is the duration of the longest action so far, such as a forward pass.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
 
-    /// Returns `longest`, the duration of the longest action so far, multiplied by the watchdog's `factor`. If the
-    /// product is too large for a duration, returns the largest duration.
+    /// Returns `factor * longest`, where `longest` is the duration of the longest action so far. Returns the largest
+    /// duration on overflow.
     pub(crate) fn many(&self, longest: Duration) -> Duration {
-        // A product too large for a duration means that the limit is never reached.
+        // If the product overflows, the limit is never reached.
         Duration::try_from_secs_f64(longest.as_secs_f64() * self.factor).unwrap_or(Duration::MAX)
     }
 }
 
-/// An activity that a worker began, such as a computation, a transfer or a wait, with its stage, its replica and its
-/// starting time.
+/// An activity of a worker (a computation, a transfer or a wait), with its stage, replica and start time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) replica: Replica,
@@ -78,8 +77,8 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The recent activities (computations, transfers and waits) of one worker. The worker adds to them, and the watchdog
-/// reads them on the caller's thread.
+/// The recent activities (computations, transfers and waits) of one worker. The worker appends to them, and the
+/// watchdog reads them on the caller's thread.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -98,8 +97,8 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns the most recent activities (computations, transfers and waits) of the worker, at most [`RECENT`]. The
-    /// oldest is first, and the current one last.
+    /// Returns the worker's most recent activities (computations, transfers and waits), at most [`RECENT`], from the
+    /// oldest to the current one.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -111,7 +110,7 @@ impl ProgressBoard {
 pub struct Stall {
     /// The step, evaluation or other pass that stalled.
     pub during: During,
-    /// The time since any worker of the stalled pipeline last began a new computation, transfer or wait.
+    /// The time without progress: no worker of the stalled pipeline has begun a new computation, transfer or wait.
     pub still: Duration,
     /// The current activity (computation, transfer or wait) of each worker of the stalled pipeline, in the order of the
     /// workers.
@@ -121,19 +120,20 @@ pub struct Stall {
     pub recent: Vec<Vec<Stalled>>,
 }
 
-/// An activity (a computation, a transfer or a wait) of one worker in the report on a stalled pipeline. It is the
-/// worker's current activity or an earlier one.
+/// One entry in the report on a stalled pipeline ([`Stall`]): a worker's current or earlier activity (a computation, a
+/// transfer or a wait), with its stage and how long ago it began.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
     /// The data-parallel replica that the worker belongs to.
     pub replica: Replica,
-    /// The index, counted from 0 within the replica, of the stage for which the worker computes, transfers or waits.
+    /// Zero-based index, within the replica, of the stage that the activity belongs to.
     pub stage: usize,
     /// The activity that the worker began: a computation, a transfer, the optimizer step or a wait.
     pub activity: Activity,
-    /// The time from the start of the activity (computation, transfer or wait) to the report. A current activity that
-    /// began before the stalled pass (a step or an evaluation, for example) counts from the start of the pass.
+    /// The time between the start of the activity (computation, transfer or wait) and the report. For a current
+    /// activity that began before the stalled step or evaluation, the time counts from the start of that step or
+    /// evaluation.
     pub since: Duration,
 }
 
@@ -150,8 +150,8 @@ impl Stalled {
 }
 
 impl Stall {
-    /// Builds the report of a stall in the pass `during` (a step, an evaluation or another pass), which began at the
-    /// time `began`. `boards` has one list for each worker: the worker's recent activities, the oldest first.
+    /// Builds the report of a stall in the pass `during` (such as a step or an evaluation), which began at the time
+    /// `began`. `boards` has one list for each worker: the worker's recent activities, the oldest first.
     pub(crate) fn seen(boards: impl Iterator<Item = Vec<Place>>, began: Instant, during: During) -> Self {
         let now = Instant::now();
         let boards: Vec<_> = boards.collect();
@@ -191,8 +191,8 @@ impl Stall {
         })
     }
 
-    /// Returns the current activities of the workers of the stalled pipeline that do not wait for anything. One of
-    /// these workers causes the stall. The result is empty if all workers wait.
+    /// Returns the current activities of those workers of the stalled pipeline that are not waiting. One of these
+    /// workers causes the stall. The result is empty if all workers wait.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -1,5 +1,5 @@
-//! The combinations of changed settings that a memory check tries ([`Change`]), with the memory that a training run
-//! would need with each.
+//! The combinations of changed settings that a memory check tries ([`Change`]), and the training run's predicted memory
+//! under each.
 
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
@@ -8,7 +8,8 @@ use crate::device::location::is_host;
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
 
-/// The change of the number of stages in a proposal to save memory: no change, twice as many stages, or a single stage.
+/// How a proposal to save memory changes the number of pipeline stages: not at all, to twice as many, or to a single
+/// stage.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {
     Same,
@@ -16,12 +17,12 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings with which a training run may need less memory. It can change recomputation,
-/// micro-batch size, number of stages, schedule, memory of optimizer states, and optimizer.
+/// A combination of changed settings that may save memory: recomputation, micro-batch size, number of stages, schedule,
+/// placement of optimizer states (device or host memory), and optimizer.
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     recompute: bool,
-    /// The number of smaller micro-batches into which this change splits each micro-batch; 1 splits none.
+    /// The number of smaller micro-batches that this change splits each micro-batch into; 1 leaves them as they are.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -71,9 +72,9 @@ impl Change {
     /// in this way, for one of these reasons:
     ///
     /// - Full recomputation was not measured.
-    /// - No optimizer state can move to the host.
-    /// - The devices, or the stages of a worker, do not allow the change.
-    /// - The schedule has no plan for it.
+    /// - No optimizer state can move to host memory.
+    /// - The stages share devices or workers in a way that does not allow the change.
+    /// - The schedule has no plan for the changed numbers of stages or micro-batches.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let moved = if self.states_on_host { Some(estimate.with_states_on_host()?) } else { None };
@@ -93,9 +94,9 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes of memory that each device needs after this change; `None` if the pipeline cannot be changed
-    /// in this way. If the change cuts stages in two, each half gets a device of its own. A device then needs the bytes
-    /// of the half that needs more, but this host's memory needs those of both.
+    /// Returns the bytes of memory needed on each device after this change; `None` if the pipeline cannot be changed in
+    /// this way. If the change splits stages in two, each half gets its own device: a device's need is that of the
+    /// larger half, but host memory needs the sum of both.
     pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<Vec<(Device, u64)>> {
         let changed = self.of(estimate, schedule)?;
         let of_larger_half =

@@ -1,16 +1,18 @@
-//! Chooses, for each stage, the least recomputation (activation checkpointing) that lets the pipeline fit its memory.
+//! Chooses, for each stage, the least activation recomputation (activation checkpointing) that lets the pipeline fit
+//! into memory.
 
 use std::time::Duration;
 
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::Recompute;
 
-/// A candidate level of recomputation, with the memory estimate and the backward time of the pipeline if all stages use
-/// this level.
+/// A candidate level of activation recomputation, with the pipeline's memory estimate and backward time if all stages
+/// use it.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
-    /// The total time of all stages' backwards on one micro-batch, if all stages use this level of recomputation.
+    /// The total time of one micro-batch's backward passes over all stages, if all stages use this level of
+    /// recomputation.
     pub(crate) backwards: Duration,
 }
 
@@ -29,9 +31,9 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// Chooses a level of recomputation for each stage, as low as `fits` allows for the memory estimate of the whole
-/// pipeline. Returns the level of each stage, and the memory estimate at these levels. `levels` is in ascending order.
-/// The caller has checked that the pipeline fits if all stages use the last level; otherwise the result may not fit.
+/// Chooses the lowest recomputation level of each stage with which the whole pipeline's memory estimate still `fits`.
+/// Returns each stage's level, and the memory estimate at these levels. `levels` is in ascending order. The caller has
+/// checked that the pipeline fits if all stages use the last level; otherwise the result may not fit.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {

@@ -1,18 +1,18 @@
-//! The memory estimate of a training run: the figures of each stage ([`StageEstimate`]) and of the pipeline
-//! ([`MemoryEstimate`]). They come from a rehearsal, a step of two micro-batches that only measures memory and is
+//! The memory estimate of a training run, for each stage ([`StageEstimate`]) and the whole pipeline
+//! ([`MemoryEstimate`]). It is based on a rehearsal, a step of two micro-batches that only measures memory and is
 //! rolled back.
 //!
-//! A worker has in use, besides a constant part:
+//! A worker's memory consists of a constant part and:
 //!
 //! - parameters and optimizer states;
 //! - from its first backward pass on, the sums of gradients;
 //! - the activations of every live micro-batch (between its forward and its backward pass), whose number follows from
 //!   the plan;
-//! - the working memory of the current action;
-//! - tensors in flight: sent to another stage and not yet used up there;
+//! - the temporary memory of the current action;
+//! - tensors in flight: sent to another stage, which has not finished using them;
 //! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
 //!
-//! Optimizer states that are kept on the host count there, also those before the last step.
+//! Optimizer states that are kept in host memory count there, including those from before the last step.
 
 use stageline_schedule::{Plan, StageMemory};
 
@@ -34,11 +34,13 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds. Copies in a lower precision do not count. Large frozen
-    /// parameters do not count if resumed trainings take them from the model. A trained parameter in the same memory as
-    /// its owner (the stage that steps it) does not count.
+    /// The bytes of the stage's tensors that a checkpoint holds. These tensors do not count:
+    ///
+    /// - copies in a lower precision;
+    /// - large frozen parameters, if resumed runs take them from the model;
+    /// - trained parameters that share the memory of their owner (the stage that steps them).
     pub(crate) parameters_in_checkpoint: u64,
-    /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that its own
+    /// The bytes of the stage's gradient sums: one f32 value for each element of the trained parameters that its own
     /// optimizer steps.
     pub gradients: u64,
     /// The bytes of the state of the stage's optimizer, such as Adam's moments, on the stage's device.
@@ -46,70 +48,69 @@ pub struct StageEstimate {
     /// The bytes of the state of the stage's optimizer that is kept in this host's memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of the activations that the stage keeps for one micro-batch. The field `forward` of the value has the
-    /// bytes between the forward pass and the backward pass. Its field `input_gradient` has the bytes between the two
-    /// halves of a split backward pass.
+    /// The bytes of activations that the stage saves for one micro-batch: `forward` between the forward and the
+    /// backward pass; `input_gradient` between the halves of a split backward pass (input gradient, then weight
+    /// gradient).
     pub activations: StageMemory,
-    /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
-    /// memory in use after it. So activations that are kept for the backward pass do not count.
+    /// The temporary memory of the stage's forward pass, in bytes: the peak during the pass minus the allocated memory
+    /// after it. It excludes activations that are saved for the backward pass.
     pub forward: u64,
-    /// The working memory of one backward pass of the stage, in bytes: the peak during the backward pass, minus the
-    /// memory in use before it. It includes the gradients of one micro-batch that layers do not add to the gradient
-    /// sums at once. A split backward pass has two halves, and this is the value of the larger half.
+    /// The temporary memory of the stage's backward pass, in bytes: the peak during the pass minus the allocated memory
+    /// before it. It includes parameter gradients that layers do not add to the gradient sums immediately. For a split
+    /// backward pass, it is the value of the larger half.
     pub backward: u64,
-    /// The working memory of the stage's optimizer step, in bytes: the peak during the optimizer step, minus the memory
-    /// in use before it. The old and the new parameters and optimizer states then exist side by side.
+    /// The temporary memory of the stage's optimizer step, in bytes: the peak during the step minus the allocated
+    /// memory before it. It includes the new parameters and optimizer states, which exist beside the old ones.
     pub flush: u64,
     /// The bytes of the activations that the stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The gradients of tied parameters that the stage sends, for one micro-batch, to the stages that own these
-    /// parameters. Each entry has the index of an owning stage, counted from 0, and the number of bytes.
+    /// The tied parameters' gradients that the stage sends for one micro-batch, as pairs of the zero-based index of the
+    /// receiving stage (which owns the parameters) and the number of bytes.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
-    /// micro-batch.
+    /// The part of the stage's activations and temporary memory, in bytes, that is independent of the micro-batch size.
     pub(crate) independent_of_rows: IndependentOfRows,
-    /// The peak memory, in bytes, of one micro-batch's parameter gradients that are not yet added to the gradient sums.
-    /// It is 0 if each layer adds its gradients to the sums as soon as it has computed them.
+    /// The peak bytes of one micro-batch's parameter gradients that are not yet added to the gradient sums; 0 if each
+    /// layer adds its gradients immediately.
     pub(crate) gradients_beside: u64,
-    /// The bytes of the f32 gradient of the largest trained parameter that the stage owns (steps by its own optimizer).
-    /// It stands for the size of this parameter.
+    /// The size in bytes of the largest trained parameter that the stage owns (steps with its own optimizer), and also
+    /// of this parameter's f32 gradient.
     pub(crate) largest: u64,
 }
 
 impl StageEstimate {
-    /// Returns the bytes that a micro-batch additionally occupies between the two halves of a split backward: after its
-    /// input gradient, until its weight gradient. Returns 0 if the measured backwards were not split.
+    /// Returns the extra bytes that a micro-batch occupies between the input gradient and the weight gradient of a
+    /// split backward pass, compared with its saved activations. Returns 0 if the measured backward passes were not
+    /// split.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits `backward`, the working memory of a backward pass in bytes, into two parts. The first consists of the
-    /// gradients of the stage's parameters for one micro-batch that are in memory at the same time; the second is the
-    /// rest.
+    /// Splits a backward pass's temporary memory (`backward`, in bytes) into two parts: the micro-batch's parameter
+    /// gradients that are not in the gradient sums, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients_beside + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// Returns the working memory of the stage's optimizer step, in bytes, if no old state is kept for a rollback.
-    /// While the optimizer steps a parameter, this parameter and its state exist twice, unless the optimizer overwrites
-    /// them. So the result is at least the size of the largest parameter with its state.
+    /// Returns the temporary memory of the stage's optimizer step, in bytes, without copies for a rollback. It is at
+    /// least the size of the largest parameter with its state, because both exist twice while the optimizer steps them,
+    /// unless it overwrites them.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let [_, rest] = self.flush_parts();
         rest.max(self.largest + self.largest_state())
     }
 
-    /// Returns the estimated bytes of the optimizer state of the largest parameter that the stage owns. It is assumed
-    /// that the stage's optimizer state is spread over its parameters in proportion to their sizes.
+    /// Estimates the bytes of optimizer state of the largest parameter that the stage owns, as if state sizes were
+    /// proportional to parameter sizes.
     pub(crate) fn largest_state(&self) -> u64 {
         let state = (self.optimizer + self.optimizer_on_host) as f64 / self.gradients.max(1) as f64;
         (self.largest as f64 * state) as u64
     }
 
-    /// Splits the working memory of the stage's optimizer step, in bytes, into two parts: the new parameters and
+    /// Splits the temporary memory of the stage's optimizer step, in bytes, into two parts: the new parameters and
     /// optimizer states, and the rest.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
@@ -118,30 +119,32 @@ impl StageEstimate {
 }
 
 /// A stage in a data-parallel replica other than replica 0, with its device and the bytes of its parameters. Only
-/// replica 0 has optimizers. The other memory of the stage is estimated from the same stage of replica 0.
+/// replica 0 has optimizers. All other memory of the stage is taken from the estimate of the same stage in replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// The bytes of the stage's parameters in this replica. For trained parameters in the memory of replica 0, only
-    /// their copy in a lower precision counts.
+    /// The bytes of the stage's parameters in this replica. Trained parameters that share memory with replica 0 count
+    /// only with their low-precision copy.
     pub(crate) parameters: u64,
 }
 
-/// The order of training steps that a memory estimate assumes: one after another, or overlapping.
+/// Whether a memory estimate assumes that training steps run one after another or overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// A step begins when all workers have finished the previous step, so steps do not overlap.
+    /// Steps do not overlap: a step begins when all workers have finished the previous step.
     Apart,
-    /// A worker begins a step when it has finished its own part of the previous step, so steps overlap.
+    /// Steps overlap: a worker begins a step as soon as it has finished its own part of the previous step.
     Overlapping,
 }
 
-/// Whether a memory estimate counts a second copy of parameters and optimizer states, for a checkpoint.
+/// Whether a memory estimate includes the copy of parameters and optimizer states that exists while a checkpoint is
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// The memory estimate counts no second copy of parameters and optimizer states.
+    /// The memory estimate is for steps during which no checkpoint is written.
     None,
-    /// The memory estimate counts a second copy, for a checkpoint that is being written.
+    /// The memory estimate includes a second copy of parameters and optimizer states, for a checkpoint that is being
+    /// written.
     ForACheckpoint,
 }
 
@@ -160,13 +163,14 @@ pub struct MemoryEstimate {
     pub(crate) leaves: Vec<Vec<Leaf>>,
     /// The number of groups of micro-batches whose gradients are summed separately.
     pub(crate) groups: usize,
-    /// The bytes that each worker uses between steps besides parameters, optimizer states and its CPU threads' buffers.
+    /// The bytes that each worker has allocated between steps, without parameters, optimizer states and its CPU
+    /// threads' buffers.
     pub(crate) other: Vec<u64>,
-    /// The bytes of host memory that the program needs besides its workers, such as batches that it has read ahead.
+    /// The bytes of host memory that the program needs outside its workers, such as for prefetched batches.
     pub(crate) beside_workers: u64,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// The memory estimate of the same training with full recomputation; `None` if it was not measured.
+    /// The memory estimate of the same training run with full activation recomputation; `None` if it was not measured.
     pub(crate) recomputed: Option<Box<Self>>,
 }
 
@@ -177,16 +181,16 @@ impl MemoryEstimate {
         &self.stages
     }
 
-    /// Returns one memory estimate for each data-parallel replica, as if the replica were a pipeline of its own.
+    /// Returns each data-parallel replica's own memory estimate, as if the replica were a separate pipeline.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
-        // In the flush, replica 0 also has the gradient sums that it received from the other replicas; a sum in shared
+        // In the flush, replica 0 also has the gradient sums that it received from the other replicas. A sum in shared
         // memory counts for its sender.
         let root = |(index, stage): (usize, &StageEstimate)| {
             let apart = |leaves: &&Vec<Leaf>| !share_memory(&leaves[index].device, &stage.device);
             let received = self.leaves.iter().filter(apart).count() as u64 * stage.gradients;
             StageEstimate { flush: stage.flush + received, ..stage.clone() }
         };
-        // The other replicas have no optimizer, and their new parameters exist beside the old ones.
+        // The other replicas have no optimizer. In the flush, their new parameters exist in addition to the old ones.
         let leaf = |(stage, leaf): (&StageEstimate, &Leaf)| StageEstimate {
             device: leaf.device.clone(),
             parameters: leaf.parameters,
@@ -202,9 +206,9 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether the activations that each stage keeps for one micro-batch are at most 1% larger than in the memory
-    /// estimate `other`. The search for a recomputation level tries one more block at a time, and stops when the result
-    /// is true with full recomputation as `other`.
+    /// Whether each stage's saved activations are at most 1% larger than in the memory estimate `other`. The search for
+    /// a recomputation level adds one block at a time, and stops when activations are about as small as with full
+    /// recomputation (`other`).
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)

@@ -1,5 +1,5 @@
-//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`Remedy`]) that
-//! would make the training fit.
+//! Checks a memory estimate against the devices' memory, and proposes changes of settings ([`Remedy`]) that would let
+//! the training run fit.
 
 use std::fmt;
 
@@ -13,63 +13,61 @@ use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
 use crate::memory::worker_estimate::WorkerEstimate;
 
-/// The error for a training run that needs more memory than a device has, with the changes of settings that would help.
+/// The error for a training run that does not fit into a device's memory, with proposed changes of settings.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
-    /// The device that has too little memory for the training. All CPUs of the host count as one device.
+    /// The device whose memory is too small for the training run. All CPUs of the host count as one device.
     pub device: Device,
-    /// The bytes of memory that the training is predicted to need on the device that is too small. They are the sum of
-    /// the predicted peaks of the device's workers. On the host, the memory that the program uses outside its workers
-    /// is added.
+    /// The predicted bytes of memory needed on `device`, the device that is too small: the sum of its workers' peaks,
+    /// and, on the host, the program's memory outside its workers.
     pub needs: u64,
-    /// The size, in bytes, of this device's memory, which is less than `needs`.
+    /// The size, in bytes, of the memory of `device`, which is less than `needs`.
     pub has: u64,
-    /// The memory estimates of the workers on the device that is too small. If this device is the host's CPU, workers
-    /// of other devices that keep optimizer states on the host are included.
+    /// The memory estimates of all workers that need memory on `device`, the device that is too small. For the host's
+    /// CPU, they include other devices' workers that keep optimizer states or checkpoint copies on the host.
     pub workers: Vec<WorkerEstimate>,
-    /// The bytes that the program needs on the device outside its workers, for example for batches that it reads ahead.
-    /// The value is 0 if `device` is not the host's CPU.
+    /// The bytes that the program needs outside its workers, such as for prefetched batches, if `device` is the host's
+    /// CPU; otherwise 0.
     pub beside_workers: u64,
     /// The proposed changes of settings. Changes of a single setting come first. If none of them is enough, one
     /// combination of several settings follows.
     pub remedies: Vec<Remedy>,
 }
 
-/// A proposal to change one or more settings so that the training needs less memory, with the memory that it would need
-/// then.
+/// A proposal to change one or more settings so that the training run needs less memory, with the predicted need after
+/// the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
-    /// The settings that this proposal changes together to save memory.
+    /// The changes of settings that this proposal combines to save memory.
     pub levers: Vec<Lever>,
-    /// The bytes that the training is predicted to need, after the proposed changes, on the device that is too small
-    /// now.
+    /// The predicted bytes needed, after the proposed changes, on the device that is too small without them.
     pub needs: u64,
     /// A second device that may lack memory after the proposed changes, such as the host if optimizer states move to
     /// it. `None` if no second device may lack memory.
     pub elsewhere: Option<Shortage>,
 }
 
-/// A device whose memory is, or may be, too small for the training, with its need and its size.
+/// A device whose memory is, or may be, too small for the training run: its memory size, and the bytes needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
     /// The device whose memory is, or may be, too small.
     pub device: Device,
-    /// The predicted bytes of memory that the training needs on this device.
+    /// The predicted bytes of memory that the training run needs on this device.
     pub needs: u64,
     /// The size of the device's memory in bytes.
     pub has: u64,
 }
 
 impl MemoryEstimate {
-    /// Checks that every device has enough memory for its workers. `has` returns a device's memory in bytes, or `None`
-    /// if it is unknown. Unknown memory counts as enough.
+    /// Checks that every device has enough memory for its workers. `has` returns a device's memory size in bytes;
+    /// `None` (unknown) counts as enough.
     ///
     /// `schedule` is the pipeline's schedule, and `rows` is the number of rows (samples) of a micro-batch. The proposed
-    /// changes of settings depend on both. `takes` returns whether the program has a setting; changes of other settings
+    /// changes of settings depend on both. `takes` returns whether the calling program supports a change; other changes
     /// are not proposed.
     ///
     /// # Errors
@@ -89,14 +87,14 @@ impl MemoryEstimate {
         Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, remedies }))
     }
 
-    /// Whether every device has enough memory for its workers. `has` returns a device's memory in bytes, or `None` if
-    /// it is unknown. Unknown memory counts as enough.
+    /// Whether every device has enough memory for its workers. `has` returns a device's memory size in bytes; `None`
+    /// (unknown) counts as enough.
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
     }
 
-    /// Returns the first device with too little memory for its workers, or `None` if all have enough. Unknown memory
-    /// counts as enough.
+    /// Returns the first device with too little memory for its workers, or `None` if all have enough. `has` returns a
+    /// device's memory size in bytes; `None` (unknown) counts as enough.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<Shortage> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -105,12 +103,13 @@ impl MemoryEstimate {
     }
 }
 
-/// The memory sizes and needs of the devices of a training run for which one device is too small. Proposed changes of
-/// settings are checked against them.
+/// The memory sizes and needs of all devices when one of them is too small (`short`). Used to check that a proposed
+/// change of settings does not overload another device.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
-    /// The devices except the one that is too small, with their memory sizes and the training's needs. Devices of
-    /// unknown memory size are left out. The host is included even if the training needs nothing there yet.
+    /// The devices except the one that is too small, with their memory sizes and the bytes that the training run needs
+    /// on them. Devices of unknown memory size are left out. The host is included even if the unchanged run needs
+    /// nothing there.
     others: Vec<Shortage>,
 }
 
@@ -127,10 +126,11 @@ impl<'a> Room<'a> {
         Self { short, others: known.collect() }
     }
 
-    /// Returns a second device that may be too small after a change of settings, or `None`. `needs` has the bytes that
-    /// each device needs after the change. A device may be too small if the training needs more than its memory there.
-    /// It may also be too small if the change raises the need so that less than a tenth of its memory stays free. A
-    /// device of the first kind takes precedence.
+    /// Returns another device that a change of settings may overload, or `None`. `needs` has the bytes needed on each
+    /// device after the change. A device may be overloaded in two cases, of which the first takes precedence:
+    ///
+    /// - The training run needs more than the device's memory.
+    /// - The change raises the need, and less than a tenth of the memory stays free.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
         let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);
@@ -150,26 +150,26 @@ fn leaves_a_tenth(needs: u64, has: u64) -> bool {
 }
 
 impl Remedy {
-    /// Whether the training fits after this change and leaves a tenth of the memory free. This margin is needed,
-    /// because the changed training was not measured. `has` is the memory, in bytes, of the device that is too small
-    /// now.
+    /// Whether the training run fits after this change with a tenth of the memory free, a safety margin because the
+    /// changed run was not measured. `has` is the memory, in bytes, of the device that is too small without the change.
     fn is_enough(&self, has: u64) -> bool {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Whether the training fits after this change of settings if no memory has to stay free. `has` is the memory, in
-    /// bytes, of the device that is too small now.
+    /// Whether the training run fits after this change of settings, without a safety margin. `has` is the memory, in
+    /// bytes, of the device that is too small without the change.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
 
-    /// Returns the proposed changes of settings that lower the memory need of the device that is too small. `rows` is
-    /// the number of rows (samples) of a micro-batch.
+    /// Returns the changes of settings to propose for a device that is too small; each lowers the bytes needed there. A
+    /// change is "enough" if the run then fits with a tenth of the memory free. `rows` is the number of rows (samples)
+    /// of a micro-batch. `takes` returns whether the calling program supports a change.
     ///
     /// Changes of a single setting come first. Only one smaller micro-batch size is proposed: the largest that is
-    /// enough, or else the smallest. If no single setting is enough, one combination follows: the first that is enough.
-    /// If no combination is enough either, it is the one with which the device needs the least memory. Combinations
-    /// that fit all other devices are preferred.
+    /// enough, or else the smallest. If no single change is enough, one combination follows: the first that is enough.
+    /// If there is none, it is the combination that needs the least memory on the device, preferably one that fits all
+    /// other devices.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -200,9 +200,9 @@ impl Remedy {
         chosen
     }
 
-    /// Returns the words of the error message that say whether the training fits after this change of settings, such as
-    /// "may fit". If a second device may be too small after the change, the name, need and memory of that device
-    /// follow. `has` is the memory, in bytes, of the device that is too small now.
+    /// Returns the error message's verdict on this change of settings, such as "may fit". If the change may overload
+    /// another device, that device's name, need and memory size follow. `has` is the memory, in bytes, of the device
+    /// that is too small without the change.
     fn verdict(&self, has: u64) -> String {
         let verdict = match self.is_enough(has) {
             true => "fits",
@@ -216,9 +216,9 @@ impl Remedy {
 }
 
 impl DoesNotFit {
-    /// Returns the error message for a training run that does not fit into memory. It names the need of each worker and
-    /// the proposed changes of settings. `lever` returns the name of a setting in the calling program, such as a flag.
-    /// `between` separates settings that are changed together.
+    /// Returns the error message for a training run that does not fit into memory. It contains the memory that each
+    /// worker needs and the proposed changes of settings. `lever` returns the name of a setting in the calling program,
+    /// such as a flag. `between` separates settings that are changed together.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));

@@ -1,4 +1,4 @@
-//! The settings of a training run that can be changed to need less memory ([`Lever`]).
+//! Single changes of a training run's settings that save memory ([`Lever`]).
 
 use std::fmt;
 
@@ -6,30 +6,32 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// Full recomputation ([`Recompute::Full`](crate::Recompute::Full)), which takes about a third more computation.
+    /// Use full activation recomputation ([`Recompute::Full`](crate::Recompute::Full)), which needs about a third more
+    /// computation per step.
     Recompute,
-    /// More and smaller micro-batches, with the same number of samples per step.
+    /// Split the batch into more and smaller micro-batches, with the same number of samples per step.
     SmallerMicroBatches {
         /// The number of rows (samples) of each micro-batch after this change.
         rows: usize,
         /// M, the number of micro-batches that each replica runs in a step after this change.
         micro_batches: usize,
     },
-    /// Twice as many stages, on twice as many devices. It is proposed only if no two stages share a device and none is
-    /// on the CPU.
+    /// Suggestion to split the model into twice as many stages, on twice as many devices, so that each device holds
+    /// about half as many layers. Made only if every stage has a device of its own that is not the host's CPU.
     MoreStages {
         /// P, the number of workers of each replica after every stage is divided into two.
         workers: usize,
     },
-    /// A single stage with all layers, so that only one micro-batch is live at a time. It is proposed only if all
-    /// stages share a device.
+    /// Put all layers into a single stage, so that only one micro-batch's activations are in memory at a time. It is
+    /// proposed only if all stages share a device.
     OneStage,
-    /// The 1F1B schedule, under which a stage keeps the activations of at most P micro-batches.
+    /// Use the 1F1B schedule, under which a stage saves the activations of at most P micro-batches, for P workers.
     OneFOneB,
-    /// Optimizer states stay in host memory between steps ([`OptimizerState::Host`](crate::OptimizerState)). Every step
+    /// Keep optimizer states in host memory between steps ([`OptimizerState::Host`](crate::OptimizerState)). Every step
     /// then takes the time to copy them. It is proposed only for devices other than the host's CPU.
     StatesOnHost,
-    /// An optimizer with little or no state for each parameter, such as plain SGD. The result of the training changes.
+    /// Use an optimizer with little or no state for each parameter, such as plain SGD. This changes the result of the
+    /// training run.
     LeanerOptimizer,
 }
 

@@ -2,13 +2,14 @@
 //!
 //! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal: a step of two micro-batches that
 //! only measures memory and is rolled back. Output: a [`MemoryEstimate`](estimate::MemoryEstimate) before the first
-//! step, and predictions for other settings. This folder owns arithmetic on byte counts of steps that have not run. It
-//! walks over the actions and the simulated times of a plan. It adds up the activations, gradient sums and tensors in
-//! flight that a worker has in memory at each time, to find the worker's peak. These simulations take unit times, not
-//! measured ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or
-//! change settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
+//! step, and predictions for other settings. This folder owns the prediction of memory, in bytes, for steps that have
+//! not run. It goes through the actions of a plan, in their order or in simulated time, where every forward pass takes
+//! one unit. To find a worker's peak, it adds up the activations, gradient sums and tensors in flight (sent and not yet
+//! used) that the worker has in memory at each time. It also scales these bytes with the number of rows (samples) and
+//! sums them by device. It must not run stages, measure anything or change settings: `pipeline` runs the rehearsal, and
+//! `recording` measures the times and memory of steps that did run.
 //!
-//! The bytes of a model's parameters are counted here, from their shapes and types; `model` counts the bytes of a
+//! The bytes of a model's parameters are counted here, from their shapes and dtypes; `model` counts the bytes of a
 //! batch, and `transfer` the bytes of sent tensors.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`), and counts the
@@ -22,11 +23,12 @@
 //! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), with the activations and
 //!   the tensors in flight of the worker's stages (`in_flight`, `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
-//! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
-//!   (`Remedy`), and the message with all figures (`Bytes`), which calls this host's CPU "the host".
-//! - `changed_settings`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and
-//!   the single settings in them (`Lever`).
-//! - `choose_recompute`: the least recomputation of each stage that lets a pipeline fit its memory (`Level`).
+//! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes of settings that
+//!   would help (`Remedy`), and the error message with all sizes (`Bytes`), which calls this host's CPU "the host".
+//! - `changed_settings`, `lever`: combinations of changed settings (`Change`; its `Cut` doubles the stages or joins
+//!   them into one), and the single settings in them (`Lever`).
+//! - `choose_recompute`: the least activation recomputation of each stage that lets a pipeline fit into memory
+//!   (`Level`).
 
 mod changed_settings;
 pub(crate) mod choose_recompute;

@@ -1,8 +1,8 @@
 //! The rehearsal ([`Rehearsal`]): a step of two micro-batches that is run to measure the memory of each action, such as
 //! a forward pass, and then rolled back.
 //!
-//! The memory figures come from the second micro-batch, because kernels also allocate buffers during the first one and
-//! keep them for later micro-batches.
+//! Memory is measured on the second micro-batch, because during the first one kernels also allocate buffers that they
+//! keep for later micro-batches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use stageline_nn::params::Description;
 /// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The bytes of the stage's parameters, with their copies in a lower precision. If a trained parameter is stepped
-    /// by the optimizer of another stage, or of replica 0, in the same memory, only the low-precision copy counts.
+    /// Bytes of the stage's parameters and of their low-precision copies. If a trained parameter shares its memory with
+    /// its owner (another stage, or the same stage of replica 0), only its low-precision copy counts.
     pub(crate) bytes: u64,
     /// The bytes of the stage's tensors that a checkpoint holds. Copies in a lower precision do not count, nor do large
-    /// frozen parameters that resumed trainings take from the model.
+    /// frozen parameters that resumed runs take from the model.
     in_checkpoint: u64,
     /// The bytes of the f32 gradients of the trained parameters that this stage owns (steps with its own optimizer).
     gradients: u64,
@@ -42,8 +42,8 @@ pub(crate) struct Parameters {
 }
 
 impl Parameters {
-    /// Returns the parameter sizes of all stages of every replica. `devices` has, for each replica, the devices of its
-    /// stages.
+    /// Returns the parameter sizes of all stages of every replica. `stages` describes each stage's tensors, and
+    /// `devices[r][s]` is the device of stage `s` in replica `r`.
     pub(crate) fn by_replica(
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
@@ -56,8 +56,8 @@ impl Parameters {
     }
 
     /// Returns the parameter sizes of the stages of one replica. `root` has the devices of replica 0; it is `None` for
-    /// replica 0 itself. A trained parameter takes no memory, except for its copy in a lower precision, if its owner
-    /// (the stage that steps it) is in the same memory.
+    /// replica 0 itself. If a trained parameter's owner (the stage that steps it) is in the same memory, the parameter
+    /// takes no memory except for its copy in a lower precision.
     fn of(
         stages: &[Vec<Description>],
         devices: &[Device],
@@ -72,7 +72,7 @@ impl Parameters {
                 let Description { id, shape, dtype, trained, .. } = description;
                 let elements: usize = shape.iter().product();
                 let is_quantized = matches!(dtype, DType::QFloat(_));
-                // A frozen parameter in the lower precision is its own copy.
+                // A frozen parameter that is already in the lower precision needs no copy.
                 let is_shared = !*trained && precision.rounded().is_some_and(|rounded| DType::from(rounded) == *dtype);
                 let is_copied = dtype.is_float() && !is_quantized && !is_shared;
                 let copied = if is_copied { precision.bytes() } else { 0 };
@@ -100,7 +100,7 @@ impl Parameters {
     }
 }
 
-/// The recording of a rehearsal, from which the memory estimate is computed.
+/// The measurements of a rehearsal (a step that only measures memory), from which the memory estimate is computed.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
@@ -111,13 +111,14 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers had stepped, and so had states, before the rehearsal (the step that measures memory).
+    /// Whether optimizer states already existed before the rehearsal (the step that measures memory), because the
+    /// optimizers had stepped.
     pub(crate) stepped: bool,
     /// The bytes of optimizer states that each stage moved to the host in the rehearsal (the step that measures
     /// memory).
     pub(crate) states_on_host: Vec<u64>,
-    /// The bytes of each stage's parameter gradients of the second micro-batch that were in memory at the same time, in
-    /// addition to the gradient sums.
+    /// For each stage, the peak bytes of the second micro-batch's parameter gradients that were not yet added to the
+    /// gradient sums.
     pub(crate) gradients_beside: Vec<u64>,
     /// The events (timed computations, transfers and waits) that each worker of replica 0 recorded in the rehearsal.
     pub(crate) rows: Vec<Vec<Event>>,
@@ -161,9 +162,9 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the bytes that a worker has in use after the rehearsal is rolled back. Parameters, optimizer states, and
-    /// the buffers of matrix products on the CPU do not count. Returns 0 on a GPU, and `None` if memory was not
-    /// measured.
+    /// Returns the bytes that a worker still has allocated after the rehearsal is rolled back, without parameters,
+    /// optimizer states, and matrix-product buffers on the CPU. `row` has the worker's recorded events. Returns 0 on a
+    /// GPU, and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -188,7 +189,7 @@ impl Rehearsal<'_> {
         let input_gradients = self.sent(stage, Carried::Gradient);
         let tied_gradients = parameters.of_copies.clone();
         let on_their_way = (input_gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>()) as i64;
-        // The bytes that the input gradient leaves and has not sent are freed by the weight gradient.
+        // Bytes that the input-gradient half has not freed or sent are freed by the weight-gradient half.
         let left = |over: &Over| over.kept - on_their_way;
         let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + left(over));
         let input = stage.checked_sub(1).filter(|&previous| !share_memory(&self.stages[previous].0, device));
@@ -206,7 +207,7 @@ impl Rehearsal<'_> {
                 input_gradient: input_gradient.max(0) as f64,
             },
             forward: forward.above_end,
-            // The bytes that an input gradient leaves are already counted in `activations`.
+            // Bytes that an input-gradient half leaves allocated are already counted in `activations`.
             backward: backwards
                 .iter()
                 .flatten()
@@ -225,14 +226,14 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the largest number of bytes that a stage sent in one transfer of activations or gradients; 0 if it sent
+    /// Returns the size in bytes of a stage's largest transfer of activations or of gradients (`carried`); 0 if it sent
     /// none.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns the change of a worker's memory over one activity of a stage, such as a forward pass or the optimizer
-    /// step. Returns `None` if the memory was not measured there.
+    /// Returns how a worker's allocated memory changed over one activity of a stage, such as a forward pass or the
+    /// optimizer step; `None` if memory was not measured.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -245,13 +246,14 @@ impl Rehearsal<'_> {
     }
 }
 
-/// The change of a worker's memory in use over one activity, such as a forward pass or the optimizer step, in bytes.
+/// How a worker's allocated memory changes over one activity, such as a forward pass or the optimizer step, in bytes.
 struct Over {
-    /// The bytes that a worker allocated during one activity (such as a forward pass), minus the bytes that it freed.
+    /// The net change in bytes: allocated minus freed during one activity of a worker, such as a forward pass.
     kept: i64,
-    /// A worker's peak memory during one activity (such as a forward pass), minus its memory in use before it, in
-    /// bytes.
+    /// The worker's peak memory during the activity (such as a forward pass) minus its allocated memory before the
+    /// activity, in bytes.
     above_start: u64,
-    /// A worker's peak memory during one activity (such as a forward pass), minus its memory in use after it, in bytes.
+    /// The worker's peak memory during the activity (such as a forward pass) minus its allocated memory after the
+    /// activity, in bytes.
     above_end: u64,
 }

@@ -1,5 +1,5 @@
 //! Predicts the memory that a pipeline would need under other settings: another plan, batch size, optimizer, or number
-//! of stages. The module consists mostly of methods of [`MemoryEstimate`].
+//! of stages. Most functions are methods of [`MemoryEstimate`].
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::memory::independent_of_rows::IndependentOfRows;
 use crate::update::optimizer_step::Rollback;
 
 impl Leaf {
-    /// Returns the device and the parameter sizes that a replica has after all its stages are joined into one stage.
-    /// Returns `None` if the stages do not share one memory.
+    /// Returns the device and parameter bytes of the single stage that all stages of a replica are joined into. Returns
+    /// `None` if the stages do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -21,9 +21,9 @@ impl Leaf {
 }
 
 impl IndependentOfRows {
-    /// Estimates the part of a stage's memory that does not depend on the number of rows (samples) of a micro-batch.
-    /// `all` was measured with the usual number of rows, and `few` with the fraction `share` of them (0 < `share` < 1).
-    /// The result is the linear extrapolation to 0 rows.
+    /// Estimates the part of a stage's memory that is independent of the micro-batch size, by linear extrapolation to 0
+    /// rows (samples). `all` was measured with the usual number of rows, and `few` with the fraction `share` (between 0
+    /// and 1) of them.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -37,8 +37,8 @@ impl IndependentOfRows {
         }
     }
 
-    /// Returns the memory that does not depend on the number of rows, for one half of a stage that is cut in two. The
-    /// activations are halved. The working memory of forward and backward stays the same.
+    /// Returns the memory that is independent of the micro-batch size, for one half of a stage that is split in two.
+    /// Activations are halved; the temporary memory of forward and backward passes stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -46,15 +46,15 @@ impl IndependentOfRows {
 }
 
 impl MemoryEstimate {
-    /// Adds `recomputed`, a second memory estimate of the same training with full recomputation, to this memory
-    /// estimate. [`check`](Self::check) can then suggest recomputation.
+    /// Attaches `recomputed`, a second memory estimate of the same training run with full activation recomputation, so
+    /// that [`check`](Self::check) can suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// Returns the memory estimate of this training under another plan (order of actions on each worker). The caller
-    /// must pass a plan with the same number of stages and workers; this is not checked.
+    /// Returns the memory estimate of this training run under another plan (order of actions on each worker). The
+    /// caller must pass a plan with the same number of stages and workers; this is not checked.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
@@ -72,16 +72,16 @@ impl MemoryEstimate {
         Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for the time while a checkpoint is written. It includes a second copy of parameters
-    /// and optimizer states in the host's memory.
+    /// Returns the memory estimate while a checkpoint is written, which includes a second copy of parameters and
+    /// optimizer states in host memory.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers, for
-    /// example for batches that are read ahead. The value replaces an earlier one.
+    /// Sets the host memory, in bytes, that the program needs outside its workers, such as for prefetched batches, and
+    /// returns the new estimate. A later call replaces the value.
     #[must_use]
     pub fn with_host_memory(&self, bytes: u64) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_host_memory(bytes)));
@@ -90,16 +90,15 @@ impl MemoryEstimate {
 
     /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as in this estimate.
     ///
-    /// To know which part of the memory does not depend on the rows, the estimate needs a second measurement
-    /// ([`beside`](Self::beside)). Without it, all memory is assumed to be proportional to the rows, except for
-    /// gradients of parameters.
+    /// All memory except parameter gradients is assumed to be proportional to the number of rows, unless a second
+    /// measurement ([`beside`](Self::beside)) shows which part is constant.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
         let bytes = |all: u64, fixed: u64| float(all as f64, fixed as f64).max(0.0) as u64;
         let scaled = |stage: &StageEstimate| {
             let IndependentOfRows { activations, forward, backward, perhaps } = stage.independent_of_rows;
-            // With more rows, a layer may no longer add the largest gradient to its sum in place.
+            // With more rows, a layer may not add the largest gradient to its sum in place.
             let [beside_sums, _] = stage.backward_parts(backward);
             let not_included = stage.largest.saturating_sub(backward - beside_sums);
             let (constant, more) = if share > 1.0 { (backward, not_included) } else { (backward + perhaps, 0) };
@@ -119,10 +118,9 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(scaled).collect(), recomputed, ..self.clone() }
     }
 
-    /// Separates the memory that grows with the number of rows (samples) of a micro-batch from the constant memory.
-    /// `fewer` is a second estimate of the same training, measured with the fraction `share` of the rows (0 < `share` <
-    /// 1). The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of
-    /// [`check`](Self::check) more exact.
+    /// Separates memory that grows with the micro-batch's number of rows (samples) from constant memory. `fewer` is a
+    /// second estimate of the same training run, measured with the fraction `share` of the rows (0 < `share` < 1). This
+    /// makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check) more accurate.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -132,9 +130,9 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns this memory estimate with every measured number replaced by the larger one of the two estimates. If the
-    /// two were measured with micro-batches of two shapes, the result is an upper bound for a training run with both
-    /// shapes.
+    /// Returns the element-wise maximum of two memory estimates: every measured value is the larger one of `self` and
+    /// `other`. If the two were measured with micro-batches of two shapes, the result is an upper bound for a training
+    /// run with both shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -157,7 +155,7 @@ impl MemoryEstimate {
         Self { stages, other, ..self.clone() }
     }
 
-    /// Returns the memory estimate of the same training with optimizers that have no state.
+    /// Returns the memory estimate of the same training run with stateless optimizers, such as plain SGD.
     #[must_use]
     pub fn without_optimizer_states(&self) -> Self {
         let without = |stage: &StageEstimate| StageEstimate {
@@ -170,17 +168,17 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().map(without).collect(), recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate of the same training with optimizer states on the host
+    /// Returns the memory estimate of the same training run with optimizer states in host memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). Returns `None` if no stage has states that can move there.
     pub(crate) fn with_states_on_host(&self) -> Option<Self> {
-        // A device that rounds sizes up may still have a few bytes of a stage whose states have moved.
+        // If a device rounds sizes up, a few bytes may remain for a stage whose states have already moved.
         let can_move =
             |stage: &StageEstimate| !is_host(&stage.device) && stage.optimizer > 0 && stage.optimizer_on_host == 0;
         if host().is_none() || !self.stages.iter().any(can_move) {
             return None;
         }
         let moved = |stage: &StageEstimate| match can_move(stage) {
-            // While a parameter is stepped, its old and its new state are on the device.
+            // While the optimizer steps a parameter, its old and its new state are on the device.
             true => StageEstimate {
                 optimizer: 0,
                 optimizer_on_host: stage.optimizer,
@@ -193,8 +191,8 @@ impl MemoryEstimate {
         Some(Self { stages: self.stages.iter().map(moved).collect(), recomputed, ..self.clone() })
     }
 
-    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan (order of
-    /// actions on each worker) is still that of the uncut stages, so the caller must replace it.
+    /// Returns the memory estimate of the same training run with every stage split into two equal parts. The plan
+    /// (order of actions on each worker) is still that of the unsplit stages, so the caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -229,8 +227,8 @@ impl MemoryEstimate {
         Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
-    /// Returns the memory estimate of the same training with all layers in one stage. Returns `None` if the stages are
-    /// on several devices, or if there is only one stage.
+    /// Returns the memory estimate of the same training run with all layers in one stage. Returns `None` if the stages
+    /// are on several devices, or if there is only one stage.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();
@@ -250,8 +248,9 @@ impl MemoryEstimate {
             joined.optimizer_on_host += stage.optimizer_on_host;
             joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
-            // The gradients that layers do not add to the sums exist all at once, but other working memory is needed
-            // for one layer at a time. In the optimizer step, the new parameters and states exist all at once as well.
+            // All gradients that layers do not add to the sums exist at the same time, but other temporary memory is
+            // needed for one layer at a time. In the optimizer step, all new parameters and states also exist at the
+            // same time.
             let beside =
                 |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
             parts = beside(parts, stage.backward_parts(stage.backward));

@@ -8,11 +8,11 @@ use crate::model::replica::Replica;
 pub struct WorkerEstimate {
     /// The data-parallel replica that the worker belongs to.
     pub replica: Replica,
-    /// The indices of the stages that the worker runs, in ascending order, counted from 0 within its replica.
+    /// Zero-based indices, within the replica, of the stages that the worker runs, in ascending order.
     pub stages: Vec<usize>,
-    /// The bytes that the worker has in use between steps, besides the parameters and optimizer states of its stages.
-    /// On CPUs they are mostly buffers for matrix products, one for each thread. For a worker on the CPU, they include
-    /// the copies of its parameters and optimizer states while a checkpoint is written.
+    /// The bytes that the worker has allocated between steps, in addition to its stages' parameters and optimizer
+    /// states. On CPUs they are mostly buffers for matrix products, one for each thread. For a worker on the CPU, they
+    /// include the copies of its parameters and optimizer states while a checkpoint is written.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages. If the stages compute in a lower precision, the copies in
     /// this precision are included.
@@ -20,39 +20,41 @@ pub struct WorkerEstimate {
     /// The bytes of the optimizer states that the worker's stages keep on its device.
     pub optimizer: u64,
     /// The peak bytes of the optimizer states that the worker's stages keep in host memory
-    /// ([`OptimizerState::Host`](crate::OptimizerState)). Copies for a rollback and for a checkpoint are included. The
-    /// worker's other figures do not include these bytes. The value is 0 for a worker on the CPU.
+    /// ([`OptimizerState::Host`](crate::OptimizerState)). Copies for a rollback and for a checkpoint are included. No
+    /// other field includes these bytes. 0 for a worker on the CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of host memory for the copies of the worker's parameters and optimizer states while a checkpoint is
-    /// written. The worker's other figures do not include these bytes. The value is 0 if the training writes no
-    /// checkpoints, for a worker on the CPU, whose copies count in `other`, and in replicas after the first, which write
-    /// none.
+    /// The bytes of host memory for copies of the worker's parameters and optimizer states while a checkpoint is
+    /// written. No other field includes them. The value is 0 in these cases:
+    ///
+    /// - The run writes no checkpoints.
+    /// - The worker is not in replica 0, which alone writes checkpoints.
+    /// - The worker is on the CPU, so that `other` includes its copies.
     pub checkpoint_on_host: u64,
-    /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
-    /// groups of micro-batches.
+    /// The bytes of the gradient sums of the worker's stages; twice as much if gradients are summed in several groups
+    /// of micro-batches.
     pub gradients: u64,
-    /// The peak bytes of the activations of all micro-batches that are live on the worker (between forward and backward
+    /// The peak bytes of activations on the worker, over all live micro-batches (between their forward and backward
     /// pass).
     pub activations: u64,
-    /// The peak bytes of tensors in flight: sent, and still needed by the receiver. They count for the receiver if the
-    /// two workers have separate memories. Otherwise gradients count for the sender, and activations count in
-    /// `activations`.
+    /// The peak bytes of tensors in flight: sent by a stage, and not yet used by the receiver. Between workers with
+    /// separate memories, they count for the receiver. In shared memory, gradients count for the sender, and
+    /// activations are part of `activations`.
     pub transfers: u64,
-    /// The bytes of the state that the worker keeps for a rollback of the previous step, if steps overlap; otherwise 0.
-    /// The state consists of the parameters and optimizer states before that step, and of its gradient sums. These
-    /// bytes count during the whole step, because the decision on the rollback may come late.
+    /// If steps overlap, the bytes that the worker keeps to roll back the previous step: its gradient sums, and the
+    /// parameters and optimizer states from before it; otherwise 0. They count during the whole step, because the
+    /// decision on a rollback may come late.
     pub kept: u64,
-    /// The worker's peak memory in bytes during its forward and backward passes, before the flush (the optimizer
-    /// steps). It includes parameters, optimizer states, gradient sums, activations, tensors in flight and working
-    /// memory.
+    /// The worker's peak memory in bytes during its forward and backward passes. It includes parameters, optimizer
+    /// states, gradient sums, activations, tensors in flight and temporary memory.
     pub compute_peak: u64,
-    /// The worker's peak memory in bytes during the flush, when its stages' optimizers step. It includes parameters,
-    /// optimizer states, gradient sums, states kept for a rollback, and working memory.
+    /// The worker's peak memory in bytes during the flush (the optimizer steps at the end of a training step). It
+    /// includes parameters, optimizer states, gradient sums, states kept for a rollback, and temporary memory.
     pub flush_peak: u64,
 }
 
 impl WorkerEstimate {
-    /// Returns the bytes of host memory that a worker on another device needs; 0 for a worker on the CPU.
+    /// Returns the bytes of host memory that a worker on a GPU or another device needs for optimizer states and
+    /// checkpoint copies; 0 for a worker on the CPU.
     pub(crate) fn on_host(&self) -> u64 {
         self.optimizer_on_host + self.checkpoint_on_host
     }

@@ -1,4 +1,4 @@
-//! The peak memory of each worker, from the figures of its stages and the order of its actions.
+//! Computes each worker's peak memory from its stages' memory figures and the order of its actions.
 //!
 //! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward
 //! pass). The tensors in flight between workers depend on time: they are taken from a simulation where every stage
@@ -15,23 +15,22 @@ use crate::memory::worker_estimate::WorkerEstimate;
 use crate::model::replica::Replica;
 use crate::update::optimizer_step::Rollback;
 
-/// The duration of every forward in the simulation for memory estimates. It is the unit of simulated time.
+/// The duration of every forward pass in the simulation for memory estimates. It is the unit of simulated time.
 const FORWARD: f64 = 1.0;
-/// The duration of every backward in the simulation for memory estimates: twice that of a forward.
+/// The duration of every backward pass in the simulation for memory estimates: twice that of a forward pass.
 const BACKWARD: f64 = 2.0;
 
-/// The largest number of simulated micro-batches for each stage of the pipeline. More micro-batches would repeat the
-/// same pattern.
+/// Limits the micro-batches in the simulation for memory estimates to this number per pipeline stage. More
+/// micro-batches would only repeat the same pattern.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the memory estimates of the workers of all replicas, with the workers of replica 0 first.
+    /// Returns the memory estimate of every worker, over all replicas, beginning with replica 0.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the device and the memory estimate of every worker of a training run, with the workers of replica 0
-    /// first.
+    /// Returns every worker's device and memory estimate, over all replicas, beginning with replica 0.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -40,7 +39,7 @@ impl MemoryEstimate {
     }
 
     /// Returns the device and the memory estimate of every worker of one replica. `self` must be the memory estimate of
-    /// this replica alone. `buffers` is the number of bytes of the matrix-product buffers of each worker on a CPU.
+    /// this replica alone. `buffers` is the size in bytes of each CPU worker's matrix-product buffers.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(in_flight(self));
         let worker = |((row, &other), transfers): ((&Vec<Action>, &u64), u64)| {
@@ -52,16 +51,16 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns each device with the bytes of memory that it needs: the sum of the peaks of its workers. All CPUs count
-    /// as one device. The sum of the CPUs includes optimizer states and copies for a checkpoint that workers of other
-    /// devices keep on the host. It also includes the memory that the program needs outside its workers.
+    /// Returns the bytes of memory needed on each device: the sum of its workers' peaks. All CPUs count as one device,
+    /// whose sum also includes the program's memory outside the workers, and the optimizer states and checkpoint copies
+    /// that other devices' workers keep on the host.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         self.devices_by(|_, bytes, more| bytes + more)
     }
 
-    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but with any function in
-    /// place of the sum. The function `both` combines the bytes found so far on a device with those of one more worker,
-    /// and returns the new total.
+    /// Returns the bytes of memory needed on each device, where the callback `both` combines the needs of a device's
+    /// workers (for example, by sum or maximum). `both` gets the device, the bytes so far, and the bytes of one more
+    /// worker, and returns the new total.
     pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -81,9 +80,9 @@ impl MemoryEstimate {
         devices
     }
 
-    /// Returns the bytes of memory that each worker needs on a device; workers that need nothing there are left out. A
-    /// worker of this device needs its peak memory. If the device is the host's CPU, a worker of another device needs
-    /// memory for the optimizer states and the copies for a checkpoint that it keeps there.
+    /// Returns the workers that need memory on a device, each with its bytes there. For a worker on this device, they
+    /// are its peak memory. On the host's CPU, other devices' workers need memory for the optimizer states and
+    /// checkpoint copies that they keep on the host.
     pub(crate) fn needs_on(&self, device: &Device) -> Vec<(u64, WorkerEstimate)> {
         let needs = |(own, worker): (Device, WorkerEstimate)| {
             let bytes = match share_memory(&own, device) {
@@ -96,15 +95,15 @@ impl MemoryEstimate {
         self.placed_workers().into_iter().filter_map(needs).collect()
     }
 
-    /// Returns the bytes of a device's memory that the program needs outside its workers; 0 unless the device is the
-    /// host's CPU.
+    /// Returns the bytes that the program needs outside its workers, such as for prefetched batches, if `device` is the
+    /// host's CPU; otherwise 0.
     pub(crate) fn beside_workers_on(&self, device: &Device) -> u64 {
         if is_host(device) { self.beside_workers } else { 0 }
     }
 }
 
-/// Returns, for each worker, the largest number of bytes of tensors in flight in its memory during any one of its
-/// actions, such as a forward pass. All are 0 if the plan (the order of actions) cannot run.
+/// Returns each worker's peak bytes of tensors in flight (sent, and not yet used by the receiver), over its actions
+/// such as forward passes. All are 0 if the plan (the order of actions) cannot run.
 fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
     // For a plan that cannot run there is nothing to simulate.
@@ -125,25 +124,23 @@ fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
 struct InFlight {
     /// The simulated time at which the tensor is sent.
     sent: f64,
-    /// The simulated time at which the receiver has used the tensor.
+    /// The simulated time at which the receiver uses the tensor, so that it can be freed soon after.
     used: f64,
     bytes: u64,
 }
 
-/// The bytes of tensors in flight in one worker's memory over simulated time. They are stored as two running totals: of
-/// the bytes allocated, and of the bytes freed.
+/// The bytes of tensors in flight in one worker's memory over simulated time, stored as two running totals: bytes
+/// allocated and bytes freed.
 struct Held {
-    /// The running total of bytes allocated for tensors in flight: pairs of a simulated time and the total at that
-    /// time, in order of time.
+    /// The running total of bytes allocated for tensors in flight, as `(simulated time, total bytes)` in order of time.
     begun: Vec<(f64, u64)>,
-    /// The running total of bytes freed of tensors in flight: pairs of a simulated time and the total at that time, in
-    /// order of time.
+    /// The running total of bytes freed by tensors in flight, as `(simulated time, total bytes)` in order of time.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Computes the running totals of the bytes of tensors in flight. Real receivers may be one micro-batch late. So a
-    /// tensor counts as freed one forward and one backward after its simulated use.
+    /// Computes the running totals of bytes of tensors in flight. A tensor counts as freed one forward and one backward
+    /// pass after its simulated use, because real receivers may be one micro-batch late.
     fn new(tensors: Vec<InFlight>) -> Self {
         let summed = |time: fn(&InFlight) -> f64| {
             let mut changes: Vec<_> = tensors.iter().map(|tensor| (time(tensor), tensor.bytes)).collect();
@@ -168,8 +165,8 @@ impl Held {
     }
 }
 
-/// The simulated forwards and backwards of every stage and micro-batch, each with its worker and its times. A tensor is
-/// in flight between the action that makes the tensor and the action that uses it.
+/// The simulated forward and backward passes of every stage and micro-batch, each with its worker and its times. A
+/// tensor is in flight between the pass that computes it and the pass that uses it.
 struct Transfers {
     forwards: HashMap<(usize, usize), (usize, Span)>,
     backwards: HashMap<(usize, usize), (usize, Span)>,
@@ -189,9 +186,9 @@ impl Transfers {
         }
     }
 
-    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. A tensor between stages with
-    /// separate memories counts for its receiver. Between stages that share a memory, a gradient counts for its sender.
-    /// An activation between these is left out, because the activations of its sender already include it.
+    /// Computes the bytes of tensors in flight in each worker's memory over simulated time. A tensor between stages
+    /// with separate memories counts for its receiver. Between stages that share a memory, a gradient counts for its
+    /// sender. An activation between such stages is left out, because the sender's activations already include it.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held: Vec<Vec<InFlight>> = (0..workers).map(|_| Vec::new()).collect();
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -215,18 +212,17 @@ impl Transfers {
     }
 }
 
-/// The planned actions of one worker, with the memory estimate of its pipeline. The worker's memory peaks are computed
-/// from them.
+/// Computes one worker's peak memory from its planned actions (`row`) and the pipeline's memory estimate.
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    /// The largest number of bytes of tensors in flight during any one action of the worker, such as a forward pass.
+    /// The peak bytes of tensors in flight on this worker during any one of its actions, such as a forward pass.
     transfers: u64,
 }
 
 impl Row<'_> {
-    /// Returns the memory estimate of the worker. `other` is the number of bytes that the worker has in use besides its
-    /// stages. `on_host` tells whether the worker's device is the host's CPU.
+    /// Computes the worker's memory estimate. `other` is the number of bytes that the worker allocates in addition to
+    /// those of its stages. `on_host` is true if the worker's device is the host's CPU.
     fn held(&self, replica: Replica, other: u64, on_host: bool) -> WorkerEstimate {
         let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
         stages.sort_unstable();
@@ -264,8 +260,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns the peak of the worker's activations and the peak of all its memory before the flush (the optimizer
-    /// steps), in bytes. `resident` bytes are in use all the time.
+    /// Returns `[activations, all]`: the peak bytes of the worker's activations, and of all its memory, during its
+    /// forward and backward passes. `resident` bytes are allocated all the time.
     fn compute(&self, resident: u64) -> [u64; 2] {
         let stages = self.estimate.stages.len();
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; stages]);
@@ -279,8 +275,8 @@ impl Row<'_> {
             most_activations = most_activations.max(activations);
             let work = match compute {
                 Compute::Forward => estimate.forward,
-                // If the measured backward was split, an unsplit backward also needs what the first half leaves to the
-                // second.
+                // If the measured backward pass was split, an unsplit one also needs the memory that the first half
+                // leaves to the second.
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };
@@ -291,12 +287,13 @@ impl Row<'_> {
                 while early[*stage].remove(&next[*stage]) {
                     next[*stage] += 1;
                 }
-                // Gradients that come before those of an earlier micro-batch wait beside the sum.
+                // Gradients that are computed before those of an earlier micro-batch are kept in addition to the sum
+                // until it is their turn.
                 let waiting = early.iter().zip(&self.estimate.stages);
                 held = waiting.map(|(early, stage)| early.len() as u64 * stage.gradients).sum();
             }
-            // From the second group on there are two sums: of the current group, and of the groups before it. The first
-            // half of a split backward has gradients that cannot be deferred.
+            // From the second group on, there are two sums: of the current group, and of the groups before it. The
+            // first half of a split backward pass also computes gradients that cannot be deferred.
             let begun = next[*stage] + usize::from(*compute == Compute::InputGradient);
             let needed = u64::from(begun > 0) + u64::from(begun > per_group);
             if summed[*stage] < needed {
@@ -306,8 +303,8 @@ impl Row<'_> {
         [most_activations as u64, peak]
     }
 
-    /// Returns the worker's peak memory, in bytes, in the flush (the optimizer steps of `stages`). `held` bytes are in
-    /// use before the flush.
+    /// Returns the worker's peak memory, in bytes, in the flush (the optimizer steps of `stages`, one stage after
+    /// another). `held` bytes are allocated before the flush.
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {

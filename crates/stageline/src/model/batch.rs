@@ -33,17 +33,18 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         Self(Content::Whole(input, target))
     }
 
-    /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
+    /// Creates a batch from micro-batches that the caller has already split, each a pair of input and target.
     ///
-    /// Such a batch is needed for tensors that do not have one row per sample, and for micro-batches of different
-    /// lengths. The number of samples in a micro-batch is the size of dimension 0 of its first tensor. Layers that draw
-    /// random numbers for each sample ([`Samples`](crate::Samples)) use this number.
+    /// Use this function if tensors do not have one row per sample, or if micro-batches differ in size, for example in
+    /// their sequence length. The number of samples in a micro-batch is the size of dimension 0 of its first tensor.
+    /// Layers that draw random numbers for each sample ([`Samples`](crate::Samples)) use this number.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
 
-    /// Calls `visitor` with every tensor of the batch, and drops the tensors that it returns. The batch stays as it is.
-    /// A tensor that several stages read ([`SharedInput`]) is visited once.
+    /// Calls `visitor` on every tensor of the batch, for example to measure the tensors. The batch does not change,
+    /// because the tensors that `visitor` returns are dropped. A tensor that several stages read ([`SharedInput`]) is
+    /// visited once.
     pub fn visit(&self, visitor: &mut impl PayloadMapper) {
         let pieces = match self.0.clone() {
             Content::Whole(input, target) => vec![(input, target)],
@@ -54,21 +55,24 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Returns the size of the batch's tensors in bytes. A tensor that several stages read ([`SharedInput`]) counts
-    /// once.
+    /// Returns the total size of the batch's tensors in bytes. A tensor that several stages read ([`SharedInput`])
+    /// counts once.
     pub fn bytes(&self) -> u64 {
         let mut count = CountBytes(0);
         self.visit(&mut count);
         count.0
     }
 
-    /// Splits the batch into exactly `micro_batches` pairs of input and target, as a pipeline's step does.
+    /// Splits the batch into exactly `micro_batches` pairs of input and target, as a pipeline's training step does.
     ///
-    /// This function serves training loops that run without a pipeline.
+    /// Use this function in training loops that run without a pipeline.
     ///
     /// # Errors
-    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if this number is 0, or if its tensors
-    /// differ in their numbers of rows. Also returns it if the caller has already split the batch into another number of micro-batches.
+    /// Returns [`BatchError`] in any of these cases:
+    ///
+    /// - `micro_batches` is 0 or larger than the batch's number of rows.
+    /// - The batch has no tensor, or its tensors differ in their numbers of rows.
+    /// - The caller has already split the batch into a different number of micro-batches.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         if micro_batches == 0 {
             return Err(BatchError::NoMicroBatches);
@@ -89,17 +93,23 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Splits the batch into exactly `micro_batches` micro-batches for training. Computes the loss weight (the divisor
-    /// of the loss) of each. Returns an error if the batch cannot be split into this number. Also returns an error if a
-    /// loss weight or their total is not a valid divisor; a total of 0 is [`BatchError::NoWeight`].
+    /// Splits the batch into exactly `micro_batches` micro-batches for a training step, and computes each micro-batch's
+    /// loss weight (its part of the loss divisor, usually its number of unmasked targets). Returns an error if the
+    /// batch cannot be split into this many micro-batches, or if a loss weight or the total of all loss weights is not
+    /// a valid divisor. A total of 0 is [`BatchError::NoWeight`].
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<'_, T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
-    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. A batch of whole
-    /// tensors with fewer rows than `micro_batches` gives one micro-batch per row. A batch that the caller has split
-    /// keeps its micro-batches. Returns an error if the caller has split the batch into no micro-batches, or into more
-    /// than `micro_batches`. Also returns the errors of [`cut`](Self::cut) about rows and loss weights.
+    /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. If a batch of whole
+    /// tensors has fewer rows than `micro_batches`, each row becomes one micro-batch. A batch that the caller has
+    /// already split keeps its micro-batches.
+    ///
+    /// Returns an error in any of these cases:
+    ///
+    /// - The caller has split the batch into no micro-batch, or into more than `micro_batches`.
+    /// - Whole tensors are missing, have no rows, or differ in their numbers of rows.
+    /// - A loss weight or the total of all loss weights is not a valid divisor.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
@@ -138,8 +148,8 @@ pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, 
         .collect()
 }
 
-/// Divides the indices 0 to `rows` - 1 of a batch's rows into `pieces` consecutive ranges. Their lengths differ by at
-/// most one; the longer ranges come first.
+/// Divides the row indices 0 to `rows` - 1 of a batch into `pieces` consecutive ranges, one for each micro-batch. The
+/// lengths of the ranges differ by at most one; the longer ranges come first.
 pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
     let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
     (0..pieces).map(move |piece| {
@@ -148,7 +158,7 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// A tensor mapper that cuts one micro-batch out of a batch. It replaces each tensor by a range of the tensor's rows
+/// A tensor mapper that takes one micro-batch from a batch. It replaces each tensor by a slice of the tensor's rows
 /// along dimension 0.
 pub(super) struct SliceRows(Range<usize>);
 

@@ -1,11 +1,12 @@
 //! [`BatchError`]: why a batch is rejected; each message names the values and a remedy.
 
-/// Why a batch is rejected, or why the outputs of an inference cannot be concatenated. The error leaves the parameters
-/// unchanged, and the pipeline accepts the next batch.
+/// Why a batch is rejected, or why the outputs of an inference cannot be concatenated. After this error, the parameters
+/// are unchanged and the pipeline accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// The batch has fewer rows (the size of its tensors' dimension 0) than the training step has micro-batches.
+    /// The batch has fewer rows (the size of its tensors' dimension 0) than the training step has micro-batches over
+    /// all replicas. Give more rows, or use fewer micro-batches or replicas.
     #[error(
         "a batch of {rows} rows cannot be cut into {} micro-batches{}; give at least {0} rows, or {}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), fewer(*rows, *replicas)
@@ -18,40 +19,42 @@ pub enum BatchError {
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The tensors of the rejected batch have no rows: the size of their dimension 0 is 0.
+    /// The tensors of the rejected batch have no rows: the size of their dimension 0 is 0. Give at least one row per
+    /// micro-batch.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The total loss weight of the rejected batch overflows to infinity. This sum over all micro-batches divides the
-    /// loss.
+    /// The sum of all micro-batches' loss weights, which is the divisor of the loss, overflows to infinity. Count loss
+    /// weights in a larger unit, which makes them smaller.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
-    /// The caller has split the batch into a wrong number of micro-batches: not the number that the pipeline runs in a
-    /// step.
+    /// The caller has split the batch into a different number of micro-batches than a step of the pipeline runs. Split
+    /// the batch into that number, or build the pipeline for the batch's number.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
     )]
     Count {
-        /// The number of micro-batches into which the caller has split the rejected batch.
+        /// The number of micro-batches in the rejected batch, which the caller has split.
         given: usize,
         /// M, the number of micro-batches that each data-parallel replica runs in a training step.
         micro_batches: usize,
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
-    /// The batch of an evaluation or inference has been split by the caller into no micro-batch, or into more than the
-    /// pipeline takes.
+    /// The caller has split the batch of an evaluation or inference into no micro-batch, or into more micro-batches
+    /// than the pipeline accepts.
     #[error("the batch was cut into {given} micro-batches; an evaluation or inference takes 1 to {most}")]
     CountOfPass {
-        /// The number of micro-batches into which the caller has split the rejected batch.
+        /// The number of micro-batches in the rejected batch, which the caller has split.
         given: usize,
-        /// The largest number of micro-batches of an evaluation or inference: M for each data-parallel replica.
+        /// The maximum number of micro-batches in an evaluation or inference: M for each data-parallel replica.
         most: usize,
     },
     /// The caller asked to split the batch into 0 micro-batches.
     #[error("a batch cannot be cut into 0 micro-batches; cut it into 1 or more")]
     NoMicroBatches,
-    /// The tensors of the rejected batch do not have the same number of rows along dimension 0.
+    /// The tensors of the rejected batch do not have the same number of rows along dimension 0. If they are not meant
+    /// to, split the batch by hand with [`Batch::from_micro_batches`](crate::Batch::from_micro_batches).
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
@@ -59,61 +62,60 @@ pub enum BatchError {
     Uneven {
         /// The number of rows (the size of dimension 0) of tensor 0, the first tensor of the batch.
         rows: usize,
-        /// The index, counted from 0, of the first tensor that does not have as many rows as tensor 0. The input's
-        /// tensors are counted first, then the target's.
+        /// Zero-based index of the first tensor whose number of rows differs from that of tensor 0. The input's tensors
+        /// are counted first, then the target's.
         tensor: usize,
-        /// The number of rows of the first tensor that does not have as many rows as tensor 0.
+        /// The number of rows of the tensor with the index `tensor`. It differs from `rows`.
         found: usize,
     },
     /// The rejected batch contains no tensor, so it has no rows that could be split into micro-batches.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
-    /// The outputs of two micro-batches of an inference cannot be concatenated. They differ in more than their number
-    /// of rows.
+    /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
+    /// number of rows. Use [`Pipeline::infer_micro_batches`](crate::Pipeline::infer_micro_batches) instead, which
+    /// returns each micro-batch's output.
     #[error(
         "the output of micro-batch {micro_batch} cannot be appended to that of micro-batch 0: they differ in the sizes of their rows \
          or in their number of tensors; infer the micro-batches one by one with `Pipeline::infer_micro_batches`"
     )]
     Outputs {
-        /// The index, counted from 0, of the first micro-batch whose output cannot be concatenated with the output of
-        /// micro-batch 0.
+        /// Zero-based index of the first micro-batch whose output cannot be concatenated with the output of micro-batch
+        /// 0.
         micro_batch: usize,
     },
-    /// The loss weight of a micro-batch of the rejected batch is negative or not finite.
+    /// A micro-batch's loss weight is negative or not finite, so the whole batch is rejected.
     #[error(
         "micro-batch {micro_batch} has loss weight {weight}; `LossStage::weight` must be finite and not negative, and may use the \
          targets and constants of the stage, but not its parameters"
     )]
     Weight {
-        /// The index, counted from 0, of the micro-batch whose loss weight is negative or not finite.
+        /// Zero-based index of the micro-batch whose loss weight is negative or not finite.
         micro_batch: usize,
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
     /// A micro-batch's loss weight has the wrong number of terms. It needs one number for each term of the loss: at
-    /// least one, and as many as the loss weight of micro-batch 0.
+    /// least one, and the same number as in micro-batch 0.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The index, counted from 0, of the first micro-batch whose loss weight has the wrong number of terms.
+        /// Zero-based index of the first micro-batch whose loss weight has the wrong number of terms.
         micro_batch: usize,
-        /// The wrong number of terms: the length of the loss weight of micro-batch `micro_batch`.
+        /// The wrong number of terms, which is the length of this micro-batch's loss weight.
         found: usize,
-        /// The expected number of terms: the length of the loss weight of micro-batch 0, with one number for each term
-        /// of the loss.
+        /// The expected number of terms in the loss weight: one for each term of the loss, as in micro-batch 0.
         terms: usize,
     },
     /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of a
     /// micro-batch's targets, panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index, counted from 0, of the micro-batch whose targets made the user's function
+        /// Zero-based index of the micro-batch whose targets made the user's function
         /// [`LossStage::weight`](crate::LossStage::weight) panic.
         micro_batch: usize,
-        /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight) for these
-        /// targets.
+        /// The panic message of the user's function [`LossStage::weight`](crate::LossStage::weight) for these targets.
         failure: String,
     },
     /// The total loss weight of the rejected batch is 0, because every target is masked. A training step skips such a
@@ -125,8 +127,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Converts an error about the micro-batches of all data-parallel replicas to an error about those of one replica.
-    /// The number of micro-batches is divided by `replicas`. An error without this number stays as it is.
+    /// Rewrites an error about the whole batch's micro-batches as one about each data-parallel replica's: divides the
+    /// number of micro-batches by `replicas`. Errors without this number are returned unchanged.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -140,13 +142,14 @@ impl BatchError {
     }
 }
 
-/// Returns the part of an error message that says how many micro-batches each replica runs; empty if there is one
-/// replica.
+/// Returns the part of an error message that says how many micro-batches each data-parallel replica runs. The string is
+/// empty if there is one replica.
 pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// Returns the advice for a batch with too few rows: to use fewer replicas, or fewer micro-batches per replica.
+/// Returns the advice in an error message about a batch with too few rows: to use fewer replicas, or fewer
+/// micro-batches per replica.
 pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
         0 => format!("use at most {rows} replicas"),
@@ -154,8 +157,9 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice for a batch that was split into a wrong number of micro-batches (`given`): to build the pipeline
-/// for this number. The advice is empty if the replicas cannot share the micro-batches evenly.
+/// Returns the advice in an error message about a batch that was split into the wrong number of micro-batches
+/// (`given`): to build the pipeline for this number. The string is empty if the data-parallel replicas cannot share the
+/// micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

@@ -1,4 +1,4 @@
-//! Concatenates the outputs of micro-batches into the output of their batch.
+//! Concatenates the outputs of an inference's micro-batches into the output of the whole batch.
 
 use std::any::{Any, TypeId};
 use std::collections::VecDeque;
@@ -9,13 +9,12 @@ use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::payload_shapes;
 use crate::model::payload::{Payload, PayloadMapper};
 
-/// Concatenates the outputs of several micro-batches in their order, each tensor along dimension 0, and returns the
-/// result. An output is a payload: a value made of one or more tensors.
+/// Concatenates the outputs of several micro-batches along dimension 0, tensor by tensor and in micro-batch order. An
+/// output is a payload: a value made of one or more tensors.
 ///
 /// # Errors
-/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors, or in the kind of a tensor
-/// (floats, integers or booleans). Also returns it if they differ in a dimension other than 0. Returns
-/// [`BatchError::NoRows`] if there is no output.
+/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors, in a tensor's kind (float, int or
+/// bool), or in a dimension other than 0. Returns [`BatchError::NoRows`] if there is no output.
 pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
     if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
@@ -36,7 +35,8 @@ fn tensors_of<P: Payload>(piece: P) -> VecDeque<Box<dyn Any>> {
     tensors.0
 }
 
-/// Returns the type of each tensor, which stands for its rank and its kind (float, int or bool).
+/// Returns the Rust type of each tensor, which encodes the tensor's rank and kind (float, int or bool). Outputs can be
+/// concatenated only if these types are equal.
 fn kinds(tensors: &VecDeque<Box<dyn Any>>) -> Vec<TypeId> {
     tensors.iter().map(|tensor| tensor.as_ref().type_id()).collect()
 }
@@ -66,12 +66,13 @@ impl PayloadMapper for Tensors {
 }
 
 /// A tensor mapper that concatenates the outputs of several micro-batches along dimension 0. It is applied to the first
-/// output. To each tensor it appends the tensors at the same position in the other outputs.
+/// output, and contains the tensors of the other outputs. To each tensor of the first output, it appends the tensors at
+/// the same position in the others.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns `tensor`, which is from the first micro-batch's output, followed by the tensors at the same position in
-    /// all other outputs.
+    /// Returns the tensors to concatenate: `tensor`, which is from the first micro-batch's output, and the tensors at
+    /// the same position in all other outputs.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

@@ -1,7 +1,8 @@
-//! Arithmetic of batch sizes under gradient accumulation and replicas ([`EffectiveBatch`]): samples per step, step
-//! counts, learning rates.
+//! The effective batch size with gradient accumulation and data-parallel replicas ([`EffectiveBatch`]): samples per
+//! step, step counts, learning rates.
 //!
-//! A learning rate or a warm-up that was right for one M is wrong for another M; these formulas convert them.
+//! A learning rate or a warm-up that was tuned for one number of micro-batches (M) is wrong for another M. These
+//! formulas convert between them.
 
 use std::fmt;
 
@@ -36,8 +37,8 @@ impl EffectiveBatch {
 
     /// Returns the smallest number of training steps that process at least `samples` samples.
     ///
-    /// Warm-ups and decays that are given in samples can be converted to steps with this function. Their number of
-    /// samples then stays the same if the number of micro-batches changes.
+    /// Use this method to convert a warm-up or decay that is given in samples to steps. It then covers the same number
+    /// of samples even if the number of micro-batches changes.
     ///
     /// # Panics
     /// Panics if a step has no samples.
@@ -46,7 +47,7 @@ impl EffectiveBatch {
     }
 
     /// Returns the smallest number of training steps that process at least `tokens` tokens, if every sample has
-    /// `context` tokens.
+    /// `context` tokens (the sequence length).
     ///
     /// # Panics
     /// Panics if a step has no tokens.
@@ -54,23 +55,22 @@ impl EffectiveBatch {
         tokens.div_ceil(self.samples() * context)
     }
 
-    /// Compares the number of samples in a step with `reference`, the number of samples per step that the learning rate
-    /// and the step counts were chosen for. Returns both numbers, or `None` if they are equal.
+    /// Compares the number of samples per step with `reference`, the number that the learning rate and the step counts
+    /// were tuned for. Returns both numbers, or `None` if they are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
 
-    /// Returns the learning rate `rate`, which was tuned for `reference` samples per step, scaled in proportion to the
-    /// samples of a step: `rate` x samples / `reference`.
+    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, linearly to this batch size:
+    /// returns `rate` x samples / `reference`.
     ///
-    /// This is the rule for plain gradient descent (Goyal et al., 2017,
-    /// [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
+    /// This is the rule for SGD (Goyal et al., 2017, [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
     pub fn linear_rate(self, rate: f64, reference: usize) -> f64 {
         rate * self.samples() as f64 / reference as f64
     }
 
-    /// Returns the learning rate `rate`, which was tuned for `reference` samples per step, scaled with the square root
-    /// of the samples of a step: `rate` x sqrt(samples / `reference`).
+    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, to this batch size by the
+    /// square root: returns `rate` x sqrt(samples / `reference`).
     ///
     /// This is the rule for Adam (Malladi et al., 2022, [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {
@@ -78,21 +78,21 @@ impl EffectiveBatch {
     }
 }
 
-/// A changed batch size: a step has another number of samples than the learning rate and the step counts were chosen
-/// for. It is displayed as a warning.
+/// A mismatch of batch sizes: the number of samples per step differs from the number that the learning rate and the
+/// step counts were tuned for. `Display` formats it as a warning.
 ///
-/// Such a difference arises when the number of micro-batches is changed and the learning rate and the step counts are
-/// not. The displayed text says how to correct them.
+/// The mismatch arises if the number of micro-batches changes but the learning rate and the step counts stay the same.
+/// The warning says how to correct them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
-    /// The number of samples per training step that the learning rate and the step counts were chosen for.
+    /// The number of samples per training step that the learning rate and the step counts were tuned for.
     pub reference: usize,
-    /// The number of samples per training step with the present settings.
+    /// The actual number of samples per training step.
     pub samples: usize,
 }
 
 impl BatchChange {
-    /// Returns the difference between two numbers of samples per training step, or `None` if they are equal.
+    /// Returns the change from `reference` to `samples` samples per training step, or `None` if they are equal.
     pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
         (reference != samples).then_some(Self { reference, samples })
     }

@@ -1,14 +1,14 @@
-//! The weight of a loss ([`Weight`]): the divisor of the loss sum, one number for every term of the loss.
+//! The loss weight ([`Weight`]): the divisor of the loss sum, one number for every term of the loss.
 //!
-//! Weights of micro-batches add up to the weight of the whole step. Losses are summed and divided once by this weight,
-//! so means of micro-batches are never averaged.
+//! The weights of the micro-batches add up to the weight of the whole step. Losses are summed and then divided once by
+//! this weight, so the means of micro-batches are never averaged.
 
 use std::fmt;
 
 /// The weight of a micro-batch's loss: one number for every term of the loss, usually the number of unmasked targets.
 ///
 /// Most losses have one term. A loss of several terms, such as one over tokens and one over samples, has a weight for
-/// each: `[tokens, samples].into()`. The pipeline divides the sum of each term by the term's total weight in the whole
+/// each: `[tokens, samples].into()`. The pipeline divides each term's loss sum by the term's total weight in the whole
 /// step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weight(Vec<f64>);
@@ -19,7 +19,8 @@ impl Weight {
         &self.0
     }
 
-    /// Returns the loss weight of the first term of the loss; 0 if there are no terms.
+    /// Returns the weight of the loss's first term, usually the number of unmasked targets; metrics are divided by it.
+    /// Returns 0 if there are no terms.
     pub(crate) fn first(&self) -> f64 {
         self.0.first().copied().unwrap_or_default()
     }
@@ -30,7 +31,8 @@ impl Weight {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, weight)| *sum += weight);
     }
 
-    /// Returns a loss weight of 1 for each term that this loss weight has.
+    /// Returns a loss weight with the same number of terms, each of weight 1. Memory measurements use it in place of a
+    /// weight of 0, because the measured batch would otherwise be skipped.
     pub(crate) fn ones(&self) -> Self {
         Self(vec![1.0; self.0.len()])
     }

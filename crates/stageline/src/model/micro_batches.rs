@@ -1,5 +1,5 @@
-//! The micro-batches of a batch ([`MicroBatches`]), with their loss weights ([`Weights`]), which are validated here,
-//! and the indices of their samples in the batch.
+//! The micro-batches of a batch ([`MicroBatches`]). Each has a loss weight, which is validated here, and the indices of
+//! its samples in the batch ([`Weights`]).
 
 use crate::model::batch_error::BatchError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,15 +20,15 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches of a batch, their total, and the indices of the micro-batches' samples.
+/// The loss weights of all micro-batches of a batch, their total, and each micro-batch's sample indices.
 ///
-/// The total of a whole batch is finite, and at least one of its terms is not zero.
+/// The total of a validated batch is finite, and at least one of its terms is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     pub(crate) total: Weight,
-    /// The index in the whole batch of each micro-batch's first sample. One more entry has the index after the last
-    /// sample.
+    /// For each micro-batch, the index of its first sample in the whole batch. An additional last entry is the end
+    /// (exclusive) of the last micro-batch.
     starts: Vec<usize>,
 }
 
@@ -51,8 +51,8 @@ impl Weights {
     }
 
     /// Splits the loss weights of a batch among the data-parallel replicas. Each part covers `micro_batches`
-    /// consecutive micro-batches; the last part may cover fewer. Every part has its own total. Samples keep their
-    /// indices in the whole batch.
+    /// consecutive micro-batches (the last part may cover fewer) and has its own total. Samples keep their indices in
+    /// the whole batch.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -62,8 +62,8 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns the position of a micro-batch's samples in the training, from which dropout derives random numbers. It
-    /// consists of the step, the index of the first sample in the batch, and the number of samples.
+    /// Returns the position of a micro-batch's samples in the training run, which seeds the random numbers of dropout:
+    /// the step, the index of the first sample in the batch, and the number of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -71,8 +71,8 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
-    /// Creates a validated batch from pairs of input and target. `weight` computes the loss weight of each pair.
-    /// Returns an error if a loss weight, or the total, is not a valid divisor of the loss.
+    /// Creates a validated batch from `pieces`, a pair of input and target for each micro-batch. `weight` computes the
+    /// loss weight of each. Returns an error if a loss weight, or their total, is not a valid divisor of the loss.
     pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<'_, T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -100,10 +100,11 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// Returns the micro-batches with the largest shapes, one of which needs the most memory. A micro-batch is left out
-    /// if another one is at least as large in every dimension of every tensor.
+    /// Returns the micro-batches with the largest tensor shapes, so that a rehearsal (a step that only measures memory)
+    /// can run them. One of them needs the most memory. A micro-batch is left out if another one is at least as large
+    /// in every dimension of every tensor.
     ///
-    /// Each result is a batch of its own, of `times` copies of one micro-batch, for a step that measures memory.
+    /// Each result is a batch of its own, made of `times` copies of one micro-batch.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
@@ -157,7 +158,8 @@ pub(super) fn total(each: &[Weight]) -> Weight {
     total
 }
 
-/// Returns the number of samples in a micro-batch: the size of dimension 0 of its first tensor, or 1 without a tensor.
+/// Returns the number of samples in a micro-batch: the size of dimension 0 of its first tensor, or 1 if it has no
+/// tensor.
 pub(super) fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
     row_counts(input, target).first().copied().unwrap_or(1)
 }

@@ -1,33 +1,35 @@
-//! The model and its data: the traits that a user implements, and batches as they are cut for a step.
+//! The model and its data: the traits that a user implements, and batches that are split into micro-batches for a step.
 //!
 //! Input: a user's modules, and batches of input and target tensors. Output: validated micro-batches with their loss
-//! weights and sample numbers. This folder owns the definition of what may be a stage or may cross a boundary, slicing
+//! weights and sample indices. This folder owns the definition of what may be a stage or may cross a boundary, slicing
 //! and concatenating along dimension 0, and the arithmetic of loss weights and batch sizes. It must not know workers,
-//! channels, devices of stages, or plans.
+//! channels, the devices of stages, or plans.
 //!
-//! A function on every tensor of a payload is a `PayloadMapper` with a method for float, int and bool tensors. The
-//! mappers here slice, join, replace, measure and count tensors; the mappers of `transfer` move, track or detach
-//! tensors, and the mappers of `update` cast floats or look for NaN. `LossStage::metrics` returns sums of one
-//! micro-batch, which `runner` collects, `update` adds up and `pipeline` divides.
+//! A function that is applied to every tensor of a payload is a `PayloadMapper`, with one method each for float, int
+//! and bool tensors. The mappers here slice, join, replace, measure and count tensors. The mappers of `transfer` move,
+//! track or detach tensors, and the mappers of `update` cast floats or look for NaN. `LossStage::metrics` returns a
+//! micro-batch's sums, which `runner` collects, `update` adds up and `pipeline` divides.
 //!
 //! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`: loss,
-//!   weight, metrics); also of tuples and `Vec`s of stages, whose parts run as numbered layers (`in_layers`).
+//!   weight, metrics); also of tuples and `Vec`s of stages, whose elements run as numbered layers (`in_layers`).
 //! - `payload`: the values that may cross a stage boundary (`Payload`, the macro `payload!`), functions on their
-//!   tensors (`PayloadMapper`), the part of a batch that several stages read (`SharedInput`), and the bytes of a tensor
-//!   (`bytes_of`).
-//! - `batch`: the input and targets of a step (`Batch`, whole or cut by hand), their bytes, and their split into
-//!   micro-batches (`SliceRows`).
-//! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights and sample numbers
-//!   (`Weights`), which are divided among the replicas here, and shapes and rows (`Shapes`).
+//!   tensors (`PayloadMapper`), the part of a batch that several stages read (`SharedInput`), and a tensor's size in
+//!   bytes (`bytes_of`).
+//! - `batch`: the input and targets of a step (`Batch`, as whole tensors or split by the caller), their size in bytes,
+//!   and their split into micro-batches (`SliceRows`).
+//! - `micro_batches`: the micro-batches of a batch (`MicroBatches`), their loss weights and sample indices (`Weights`,
+//!   which is divided among the replicas here), and their shapes and rows (`Shapes`).
 //! - `batch_error`: why a batch is rejected (`BatchError`), with the error messages for one or several replicas.
-//! - `loss_weight`: the divisor of a loss, term by term (`Weight`), and the division of sums by it.
+//! - `loss_weight`: the divisor of a loss, one number for each loss term (`Weight`), and the division of loss sums by
+//!   it.
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
-//! - `segments`: runs a row of blocks in segments that the backward pass recomputes (`Run`, `Take`, `Put`).
+//! - `segments`: runs consecutive blocks in segments that the backward pass recomputes (`Run`, `Take`, `Put`).
 //! - `concatenate`: joins the outputs of all micro-batches into one output (`Join`).
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
-//!   (`EffectiveBatch`); the warning of another batch size than the schedule was chosen for (`BatchChange`).
-//! - `replica`: the number of a data-parallel replica, the names of its stages in messages (`Replica`), and one stage
-//!   of one replica (`ReplicaStage`).
+//!   (`EffectiveBatch`). Also the warning that the batch size differs from the one that the schedule was chosen for
+//!   (`BatchChange`).
+//! - `replica`: the index of a data-parallel replica, the names of its stages in messages (`Replica`), and one stage of
+//!   one replica (`ReplicaStage`).
 
 pub(crate) mod batch;
 pub(crate) mod batch_error;

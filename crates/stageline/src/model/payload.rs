@@ -1,5 +1,5 @@
-//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages, and a part of a
-//! batch that several stages read ([`SharedInput`]).
+//! Payloads ([`Payload`]): the values made of tensors that may cross a boundary between two stages. Also shared inputs
+//! ([`SharedInput`]): parts of a batch that several stages read.
 
 use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, Int, Tensor};
@@ -8,23 +8,23 @@ use crate::state::parameter_count::bytes_of_kind;
 
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
-/// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs that
-/// [`payload!`](crate::payload!) was called for. Gradients flow back through float tensors, and not through int and
-/// bool tensors.
+/// Tensors of any rank and kind (float, int or bool) are payloads. So are tuples, arrays, `Vec`s and `Option`s of
+/// payloads, and structs that the macro [`payload!`](crate::payload!) was called for. Gradients flow back through float
+/// tensors only.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross a stage boundary",
     note = "tensors, tuples, arrays, `Vec` and `Option` of payloads can; for a struct of payloads call \
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Applies `mapper` to every tensor of the payload, and returns the payload with the new tensors. The order of the
-    /// tensors is always the same.
+    /// Applies `mapper` to every tensor of the payload, and returns the payload with the new tensors. Every call visits
+    /// the tensors in the same order.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
 /// A set of functions that replace the tensors of a [`Payload`], for example to move them to a device. There is one
-/// function for each kind of tensor, and one for shared inputs (parts of a batch that several stages read). By default
-/// int and bool tensors stay as they are.
+/// function for each kind of tensor, and one for shared inputs (parts of a batch that several stages read). By default,
+/// int and bool tensors are not replaced.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor` in the payload. Both tensors have `D` dimensions; their sizes
     /// may differ.
@@ -40,7 +40,7 @@ pub trait PayloadMapper {
         tensor
     }
     /// Applies this mapper to a shared input: a part of a batch that several stages read, such as an attention mask. By
-    /// default only the current stage's copy gets new tensors, and the caller's tensors stay as they are.
+    /// default, only the current stage's copy is replaced, and the tensors that the caller gave stay as they are.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,
@@ -51,8 +51,8 @@ pub trait PayloadMapper {
 
 /// A part of a batch that several stages read, such as an attention mask or the positions of tokens.
 ///
-/// Each stage passes the value on as a part of its output. Its tensors do not travel with the activation: a stage on
-/// another device gets them directly from the batch. These tensors have no gradients.
+/// Each stage passes the shared input on as a part of its output. But the shared tensors do not travel with the
+/// activations: a stage on another device gets them directly from the batch. Shared tensors have no gradients.
 ///
 /// ```
 /// use burn::tensor::{Bool, Int, Tensor};
@@ -78,7 +78,8 @@ impl<T: Payload> SharedInput<T> {
         Self { here: value.clone(), given: value }
     }
 
-    /// Returns the micro-batch's part of the shared input (such as an attention mask), on the current stage's device.
+    /// Returns the current micro-batch's part of the shared input (such as an attention mask), on the current stage's
+    /// device.
     pub fn get(&self) -> T {
         self.here.clone()
     }
@@ -107,8 +108,8 @@ impl<T: Payload> SharedInput<T> {
         Self { here: self.given.clone().map(mapper), ..self }
     }
 
-    /// Drops the current stage's copy of a shared input (such as an attention mask). Only the caller's tensors are
-    /// left.
+    /// Drops the current stage's copy of a shared input (such as an attention mask), and keeps only the caller's
+    /// tensors. The sending stage does this, because the next stage makes a copy of its own.
     pub(crate) fn leave(self) -> Self {
         Self::new(self.given)
     }
@@ -180,8 +181,8 @@ tuple_payload!(A, B, C, D);
 tuple_payload!(A, B, C, D, E);
 tuple_payload!(A, B, C, D, E, F);
 
-/// Implements [`Payload`], which may cross a stage boundary, for a struct whose fields are payloads. The macro must
-/// list all fields of the struct; a missing one is a compile error.
+/// Implements [`Payload`] for a struct whose fields are payloads, so that the struct may cross a stage boundary. The
+/// macro must list all fields of the struct; a missing field is a compile error.
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};

@@ -1,13 +1,14 @@
-//! [`Replica`]: the number of a data-parallel replica, and the names of its stages and micro-batches in messages.
+//! [`Replica`]: the index of a data-parallel replica, and the names of its stages and micro-batches in messages.
 //! [`ReplicaStage`]: one stage of one replica.
 
-/// A data-parallel replica of a pipeline: it has its own stages, workers and channels, and its own part of every batch.
+/// A data-parallel replica of a pipeline. Each replica has its own stages, workers and channels, and trains on its own
+/// part of every batch.
 ///
-/// All replicas follow one plan, the order of forward and backward passes on each worker. Only the stages of replica 0
-/// have optimizers, and checkpoints and returned modules are taken from them.
+/// All replicas follow the same plan: the order of forward and backward passes on each worker. Only the stages of
+/// replica 0 have optimizers. Checkpoints and returned modules are taken from replica 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
-    /// The number of this data-parallel replica, counted from 0.
+    /// Zero-based index of this data-parallel replica.
     pub index: usize,
     /// R, the number of data-parallel replicas of the whole pipeline.
     pub of: usize,
@@ -31,31 +32,31 @@ impl Replica {
         self.index == 0
     }
 
-    /// Returns the name of a stage for messages to the user, such as `stage 1 of replica 0` if there are several
-    /// replicas.
+    /// Returns the name of a stage for messages to the user, such as `stage 1`, or `stage 1 of replica 0` if there are
+    /// several replicas.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))
     }
 
-    /// Returns the name of a micro-batch for messages to the user, with the replica's number if there are several
-    /// replicas.
+    /// Returns the name of a micro-batch for messages to the user, such as `micro-batch 5`, or `micro-batch 5 of
+    /// replica 0` if there are several replicas.
     pub(crate) fn micro_batch(self, micro_batch: usize) -> String {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Returns `what`, the name of a stage or a micro-batch, with the replica's number appended. A pipeline of one
-    /// replica appends nothing.
+    /// Returns `what`, the name of a stage or a micro-batch. If the pipeline has several replicas, appends the index of
+    /// this one.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }
 }
 
-/// The identity of one stage in one data-parallel replica, as errors name it.
+/// One stage of one data-parallel replica. Errors use it to name the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplicaStage {
     /// The data-parallel replica that contains the stage.
     pub replica: Replica,
-    /// The index of the stage in the pipeline, counted from 0.
+    /// Zero-based index of the stage in the pipeline.
     pub stage: usize,
 }
 

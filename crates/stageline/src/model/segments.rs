@@ -1,5 +1,5 @@
-//! Runs consecutive blocks of a stage. If the stage is configured for it, the backward pass recomputes single blocks or
-//! segments (groups of consecutive blocks).
+//! Runs a stage's consecutive blocks, with activation recomputation (activation checkpointing) if the stage is
+//! configured for it. The backward pass then recomputes single blocks, or segments (groups of consecutive blocks).
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use stageline_nn::params::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
-/// Runs consecutive blocks of a stage by `forward`, and returns the output of the last block. The argument `parts`
-/// comes from the function [`parts()`], and selects the blocks that the backward recomputes. Of these, blocks whose
-/// input does not have exactly one float tensor are kept.
+/// Runs consecutive `blocks` of a stage with `forward`, and returns the output of the last block. `parts`, which comes
+/// from the function [`parts()`], selects the segments (groups of blocks) that the backward pass recomputes. A segment
+/// whose input does not have exactly one float tensor is not recomputed; its activations are saved for the backward
+/// pass instead.
 ///
 /// # Errors
 /// Returns the error of the first block that fails.
@@ -44,32 +45,36 @@ pub(super) fn in_segments<B: Module + 'static, P: Payload, E: Display + Send + '
     })
 }
 
-/// Divides consecutive blocks of a stage into groups, which the backward can recompute one by one. Returns `None` if no
-/// such recomputation is configured, or if the blocks are inside a larger block that is recomputed. Also returns `None`
-/// if `input` does not have exactly one float tensor.
+/// Divides a stage's `blocks` consecutive blocks into segments (groups) that the backward pass recomputes one by one.
+/// `input` is the input of the first block. Returns `None` in any of these cases:
+///
+/// - Such recomputation is not configured.
+/// - A larger block that is recomputed contains these blocks.
+/// - `input` does not have exactly one float tensor.
 pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequenceParts> {
     SequenceParts::of(blocks).filter(|_| floats(input) == 1)
 }
 
-/// Returns the number of float tensors in a value made of tensors.
+/// Returns the number of float tensors in a payload (a value made of tensors).
 fn floats<P: Payload>(value: &P) -> usize {
     let mut floats = Floats(0);
     value.clone().map(&mut floats);
     floats.0
 }
 
-/// A tensor mapper that runs a segment (a group of consecutive blocks) on the segment's input. The backward then
-/// recomputes the segment.
+/// A tensor mapper that runs a segment (a group of consecutive blocks) on the input's only float tensor. It marks the
+/// segment for recomputation in the backward pass.
 struct Run<B, P, E> {
     segment: Vec<B>,
     forward: fn(&B, P) -> Result<P, E>,
     /// The input of a segment (a group of blocks) without its only float tensor, which autodiff tracks separately. A
-    /// placeholder is in its place.
+    /// one-element placeholder takes that tensor's place.
     rest: P,
-    /// The output of a segment (a group of blocks), in which a tensor of one element stands in for its only float
-    /// tensor; or the error of a block. The value is `None` until the first forward of the segment has run.
+    /// The result of a segment (a group of blocks): the segment's output, or the error of a block. In the output, a
+    /// one-element placeholder takes the place of the only float tensor. `None` until the segment's first forward pass
+    /// has run.
     made: Arc<Mutex<Option<Result<P, E>>>>,
-    /// The only float tensor in the output of a segment (a group of blocks); `None` until the segment has run.
+    /// The only float tensor in the output of a segment (a group of blocks). `None` until the segment has run.
     output: Option<AnyTensor>,
 }
 
@@ -101,17 +106,17 @@ impl<B: Module + 'static, P: Payload, E: Display + Send + 'static> PayloadMapper
     }
 }
 
-/// A tensor mapper that takes the only float tensor out of a value made of tensors. It leaves tensors of one element as
-/// stand-ins.
+/// A tensor mapper that takes the only float tensor out of a payload (a value made of tensors). It leaves a one-element
+/// placeholder in that tensor's place.
 #[derive(Default)]
 struct Take {
     first: Option<AnyTensor>,
-    /// The rank of each float tensor that was found.
+    /// The ranks of all float tensors that the mapper has found in the payload.
     ranks: Vec<usize>,
 }
 
 impl Take {
-    /// Panics if there is not exactly one float tensor, or if it does not have the rank `D`.
+    /// Panics unless a recomputed block has returned exactly one float tensor, of rank `D`.
     fn check<const D: usize>(&self) {
         assert!(
             self.ranks == [D],
@@ -135,8 +140,8 @@ impl PayloadMapper for Take {
     }
 }
 
-/// A tensor mapper that puts a float tensor into a value made of tensors. The float tensor replaces the stand-in of one
-/// element that [`Take`] has left.
+/// A tensor mapper that puts a float tensor back into a payload (a value made of tensors). The float tensor replaces
+/// the one-element placeholder that [`Take`] has left.
 struct Put(Option<AnyTensor>);
 
 impl PayloadMapper for Put {
@@ -149,7 +154,7 @@ impl PayloadMapper for Put {
     }
 }
 
-/// A tensor mapper that counts the float tensors of a value and changes no tensor.
+/// A tensor mapper that counts the float tensors of a payload (a value made of tensors) and changes no tensor.
 struct Floats(usize);
 
 impl PayloadMapper for Floats {

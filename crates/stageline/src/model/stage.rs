@@ -12,15 +12,16 @@ use crate::model::segments::{in_segments, parts};
 use crate::threads::failure::BoxError;
 use stageline_nn::{Operation, in_layer, in_layers, try_in_layer};
 
-// The example that must not compile stands beside the same example with matching types, because a stable compiler does
-// not compare error codes. A separate harness for such examples would build burn again.
+// The example that must not compile follows a copy of itself whose types match. The copy shows that only the type
+// mismatch stops the compilation, because stable rustdoc does not check the error code of a `compile_fail` example. A
+// separate test harness for such examples would have to build burn again.
 /// A part of the model that runs on one device: any burn module with a forward pass.
 ///
-/// Stages compose: a tuple of up to six stages is a stage, and so is a `Vec` of stages of one type. So a model is
-/// written as layers and can be split between any two of them. burn's derive of `Module` needs a struct with named
-/// fields.
+/// Stages compose: a tuple of up to six stages is a stage, and so is a `Vec` of stages of one type. So a model can be
+/// written as a sequence of layers, and a split point can be between any two of them. burn's derive of `Module` needs a
+/// struct with named fields.
 ///
-/// The compiler checks the boundaries. Here the types match:
+/// The compiler checks that the output type of each stage is the input type of the next. Here the types match:
 ///
 /// ```
 /// # use burn::{module::Module, nn::Linear, tensor::Tensor};
@@ -91,7 +92,7 @@ use stageline_nn::{Operation, in_layer, in_layers, try_in_layer};
             one type are stages, too"
 )]
 pub trait Stage: Module + 'static {
-    /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
+    /// The value that the stage receives from the previous stage. The first stage receives it from the batch.
     type Input: Payload;
     /// The value that the stage's forward pass returns, which is sent to the next stage.
     type Output: Payload;
@@ -99,8 +100,8 @@ pub trait Stage: Module + 'static {
     /// Computes the stage's forward pass of one micro-batch, and returns the stage's output.
     fn forward(&self, input: Self::Input) -> Self::Output;
 
-    /// Computes the stage's forward pass of one micro-batch, as [`forward`](Self::forward) does, or returns an error
-    /// that stops the step.
+    /// Computes the stage's forward pass of one micro-batch, as [`forward`](Self::forward) does, but can return an
+    /// error, which stops the step.
     ///
     /// A stage that can fail overrides this method; by default it calls [`forward`](Self::forward).
     ///
@@ -113,22 +114,23 @@ pub trait Stage: Module + 'static {
     /// Returns the operations of the stage's forward pass and loss that [`nn`](crate::nn) has kernels for. The list is
     /// empty by default.
     ///
-    /// `build` checks the listed operations. If the kernels of the stage's device do not compute an operation, `build`
-    /// refuses it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward pass checks all others:
-    /// operations that are not listed, and operations whose kernel does not support the forward pass's tensors. These
-    /// are refused only with [`Fallbacks::Refuse`](crate::Fallbacks::Refuse); otherwise a warning names them. A tuple
-    /// or a `Vec` of stages lists the operations of its stages.
+    /// `PipelineBuilder::build` checks the listed operations. If Stageline has no kernel for an operation on the
+    /// stage's device, `build` returns an error or logs a warning ([`Fallbacks`](crate::Fallbacks)). The first forward
+    /// pass checks all others: operations that are not listed, and operations whose kernel does not support the forward
+    /// pass's tensors. These are errors only with [`Fallbacks::Refuse`](crate::Fallbacks::Refuse); otherwise a warning
+    /// names them. A tuple or a `Vec` of stages lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }
 }
 
-/// The last stage of the model: a [`Stage`] that also computes the loss, which compares its output with targets.
+/// The last stage of the model: a [`Stage`] that also computes the loss from its output and the targets.
 ///
-/// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
-/// unmasked targets, never their mean. The pipeline divides once, by the weight of the whole step, so the result is
-/// exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term has a
-/// sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+/// [`Pipeline::infer`](crate::Pipeline::infer) returns the stage's output, such as logits. A loss is the *sum* over the
+/// unmasked targets, never their mean. The pipeline divides the sum once, by the loss weight of the whole step (usually
+/// its number of unmasked targets). So the result is exact even for uneven micro-batches and masked targets. A loss may
+/// have several terms, each over its own targets. Each term has a sum and a weight; the pipeline divides each sum by
+/// the term's total weight, and adds the terms.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no loss",
     note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
@@ -144,17 +146,18 @@ pub trait LossStage: Stage {
     /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`. `output` is the result
     /// of the stage's forward pass.
     ///
-    /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's factor, of shape
-    /// `[terms]`. The step ends with an error if the shape does not have one number for each number in the
-    /// [`weight`](Self::weight).
+    /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's coefficient, as
+    /// a tensor of shape `[terms]`. The step ends with an error if the tensor does not have one element for each number
+    /// in the [`weight`](Self::weight).
     ///
     /// If the stages compute in bf16 or f16 ([`Precision`](crate::Precision)), the loss must still be in f32, or the
-    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A custom loss casts
-    /// the output first, with `.cast(FloatDType::F32)`. The pipeline does not round targets to the lower precision.
+    /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits to f32. A custom loss
+    /// must cast the output first, with `.cast(FloatDType::F32)`. The pipeline does not round targets to the lower
+    /// precision.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Computes the loss sums of one micro-batch, of shape `[terms]`, as [`loss`](Self::loss) does, or returns an error
-    /// that stops the step.
+    /// Computes the loss sums of one micro-batch, of shape `[terms]`, as [`loss`](Self::loss) does, but can return an
+    /// error, which stops the step.
     ///
     /// A stage that can fail overrides this method; by default it calls [`loss`](Self::loss).
     ///
@@ -164,8 +167,9 @@ pub trait LossStage: Stage {
         Ok(self.loss(output, target))
     }
 
-    /// Returns the loss weight of a micro-batch's targets, one number for each term of the loss: usually the number of
-    /// unmasked targets. A batch is rejected if a number is negative or not finite.
+    /// Returns the loss weight of a micro-batch's targets, usually the number of unmasked targets, with one number for
+    /// each term of the loss. The pipeline divides a step's loss sum by the total weight of its micro-batches. A batch
+    /// is rejected if a number is negative or not finite.
     ///
     /// The pipeline calls this method before the first forward pass of a step, on a copy of the stage without its
     /// parameters. So the weight may depend on the targets and on the stage's constants, such as a padding id. A weight
@@ -176,16 +180,16 @@ pub trait LossStage: Stage {
     /// `[METRICS.len()]`. Another shape, or a result in bf16 or f16, ends the step with an error.
     ///
     /// Steps and evaluations report each sum divided by the loss weight of the whole batch (of the first term, if the
-    /// loss has several). Metrics are not added to the loss. Output and target are part of no autodiff graph. Metrics
-    /// are computed only if [`METRICS`](Self::METRICS) names some. A stage that names some must override this method,
-    /// because the default implementation panics.
+    /// loss has several). Metrics are not added to the loss. `output` and `target` are detached from the autodiff
+    /// graph. Metrics are computed only if [`METRICS`](Self::METRICS) is not empty. A stage with metrics must override
+    /// this method, because the default implementation panics.
     fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (output, target);
         panic!("`LossStage::METRICS` names {}, so the stage must override `metrics`", Self::METRICS.join(", "))
     }
 
     /// Computes the sum of each loss term of one micro-batch, of shape `[terms]`, from the stage's input and the
-    /// targets. It is for training loops that run without a pipeline.
+    /// targets. Use this method in training loops that run without a pipeline.
     fn loss_of(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
         self.loss(self.forward(input), target)
     }
@@ -220,8 +224,8 @@ where
     }
 }
 
-/// Joins the operations of a sequence's layers into one list. Each operation names its layer by a path, and the layer's
-/// index in the sequence is put in front of this path.
+/// Joins the operations of a sequence's layers into one list, and prefixes each operation's layer path with the index
+/// of its layer in the sequence.
 fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
     let of_layer = |(index, operations): (usize, Vec<Operation>)| {
         operations.into_iter().map(move |operation| operation.in_layer(index))
@@ -229,8 +233,8 @@ fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> 
     layers.into_iter().enumerate().flat_map(of_layer).collect()
 }
 
-/// Runs the forward of one stage of a tuple or `Vec`. The stage counts as a layer of this sequence, so that messages
-/// can name the layer by its index.
+/// Runs the forward pass of one stage in a tuple or `Vec`. The stage counts as a layer of this sequence, so that error
+/// messages can name it by its index.
 fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
     in_layer(|| stage.forward(input))
 }

@@ -11,15 +11,15 @@ use crate::state::layout::{NamedTensor, StageState};
 use crate::state::run_settings::RunSettings;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Takes a checkpoint: copies to the host everything from which training resumes. It consists of the parameters,
-    /// the optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is
-    /// built with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
+    /// Takes a checkpoint: copies everything that training needs to resume into host memory. This includes the
+    /// parameters, the optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline
+    /// that is built with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
     ///
     /// With [`FrozenFrom::Model`](crate::FrozenFrom::Model), large frozen parameters are left out.
     ///
-    /// The checkpoint's field `run` has room for a program's own state. The pipeline adds an entry `pipeline` to it,
-    /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in
-    /// the resumed training, a warning says so.
+    /// The checkpoint's field `run` is a map for a program's own state. The pipeline stores its settings in the entry
+    /// `pipeline`: the numbers of micro-batches and gradient groups, and the last learning rate. A resumed run with
+    /// other settings logs a warning.
     ///
     /// In the checkpoint, parameters have the names that the user set by
     /// [`PipelineBuilder::names`](crate::PipelineBuilder::names). A pipeline that was built from a [`Row`](crate::Row)
@@ -91,16 +91,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(checkpoint)
     }
 
-    /// Copies the tensors of the model to the host, and returns them with their names in checkpoints. They are in the
-    /// order of the stages and of the fields of the stages' modules.
+    /// Copies the tensors of the model to host memory, and returns them with their names in checkpoints. They are
+    /// ordered by stage, and within a stage by the order of the module's fields.
     pub(crate) fn named_tensors(&mut self) -> Result<Vec<NamedTensor>, StepError> {
         let states = self.states(FrozenFrom::Checkpoint)?;
         Ok(self.layout.named(states))
     }
 
     /// Copies the parameters and optimizer states of all stages of the first replica to the host, as the last step left
-    /// them. With [`FrozenFrom::Model`], computes only the hashes of large frozen parameters, because a resumed
-    /// training has their values from its model.
+    /// them. With [`FrozenFrom::Model`], large frozen parameters are hashed instead, because a resumed run takes their
+    /// values from its model.
     fn states(&mut self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -112,8 +112,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         copied.map_err(|ended| self.end(ended))
     }
 
-    /// Sets the pipeline's counts of training steps and optimizer steps to those of the checkpoint from which training
-    /// resumes. `learning_rate` is the learning rate of the last optimizer step, if the checkpoint records it.
+    /// Resumes the pipeline's counts of training steps and optimizer steps from a checkpoint's `progress`.
+    /// `learning_rate` is the learning rate of the last optimizer step, if the checkpoint records it.
     pub(crate) fn resume(&mut self, progress: Progress, learning_rate: Option<f64>) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);

@@ -1,5 +1,5 @@
 //! Estimates the memory of training steps from a rehearsal, a step that is run to measure its memory, and rolled back.
-//! Chooses the least recomputation that lets steps fit into memory.
+//! Chooses the least activation recomputation that lets steps fit into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,8 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::Recompute;
 
-/// The number of micro-batches of each replica in a rehearsal: a step that only measures memory and is rolled back.
+/// The number of micro-batches per replica in a rehearsal (a step that only measures memory and is rolled back). The
+/// second one is measured, because kernels allocate lasting buffers during the first.
 const MICRO_BATCHES: usize = 2;
 
 /// The largest number of blocks per stage (such as transformer blocks) for which partial recomputation is tried. A
@@ -36,9 +37,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The estimate comes from a rehearsal: a step that is run to measure its memory, and rolled back. The largest
     /// micro-batch of `batch` passes forward and backward through all stages twice, and every stage makes an optimizer
-    /// step. If micro-batches that were cut by hand differ in shape, each shape is rehearsed, unless another shape is
-    /// at least as large in every dimension. A rehearsal keeps the activations of one micro-batch at a time, however
-    /// many micro-batches a step has.
+    /// step. If the caller has split the batch into micro-batches of different shapes, each shape is rehearsed, unless
+    /// another shape is at least as large in every dimension. A rehearsal keeps the activations of only one micro-batch
+    /// at a time, even if a step has many micro-batches.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
     /// exceptions are burn's own dropout and burn's own batch norm. At every forward pass, the dropout draws random
@@ -46,11 +47,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
-    /// checkpoint is written. The result is `None` if the memory in use is unknown. On CPUs the program must install
-    /// the [`CountingAllocator`](crate::CountingAllocator). Devices of other hosts do not report their memory.
+    /// checkpoint is written. The result is `None` if the devices do not report their allocated memory. CPUs report it
+    /// only if the program installs the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts
+    /// never do.
     ///
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
-    /// without the peaks within an action. The pools reserve more memory than that, and no upper bound is known
+    /// without the peaks during an action. The pools reserve more memory than these bytes, and no upper bound is known
     /// beforehand. A pool allocates large chunks, whose size follows the largest tensor so far. Chunks of earlier sizes
     /// stay until they are empty, and every thread has separate pools. So a training run whose estimate is near the
     /// size of the GPU's memory may not fit. Programs of the crate `stageline-train` log the reserved memory beside the
@@ -63,14 +65,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
-    /// Sets which part of its forward pass every stage recomputes in its backward passes from now on. This replaces the
-    /// setting in each stage's [`StageConfig`](crate::StageConfig).
+    /// Sets the activation recomputation of all stages (which part of its forward pass a stage recomputes in its
+    /// backward passes), from the next step on. This replaces the setting in each stage's
+    /// [`StageConfig`](crate::StageConfig).
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
 
-    /// Returns the part of the forward pass that each stage recomputes in its backward passes, in the order of the
-    /// stages.
+    /// Returns each stage's activation recomputation, in stage order: which part of its forward pass it recomputes in
+    /// its backward passes.
     pub fn recompute(&self) -> &[Recompute] {
         &self.stepping.recompute
     }
@@ -81,15 +84,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// recompute everything.
     ///
     /// The choice is minimal: with less recomputation on any one stage, the estimate would not fit. If several stages
-    /// share a memory, the recomputation is lowered first on the stages that recompute the most, because the slowest
-    /// stage limits the pipeline.
+    /// share one device's memory, recomputation is lowered first on the stages that recompute the most, because the
+    /// slowest stage limits the pipeline.
     ///
-    /// The result is `None`, and no stage recomputes anything, if the memory in use is unknown
+    /// The result is `None`, and no stage recomputes anything, if the allocated memory is unknown
     /// ([`estimate_memory`](Self::estimate_memory)).
     ///
     /// # Errors
-    /// Returns the same errors as [`step`](Self::step). The recomputation of all stages is then as it was before the
-    /// call.
+    /// Returns the same errors as [`step`](Self::step). On error, all stages keep their previous recomputation
+    /// settings.
     pub fn recompute_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -103,8 +106,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Returns, for each stage, the least recomputation with which training steps fit into memory, and the memory
     /// estimate with it. `fits` returns whether a training run with a given estimate fits. If not even full
-    /// recomputation fits, every stage recomputes everything. If the memory in use is unknown, the estimate is `None`
-    /// and no stage recomputes anything.
+    /// recomputation fits, every stage recomputes everything. If the allocated memory is unknown, the estimate is
+    /// `None` and no stage recomputes anything.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -137,12 +140,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs a rehearsal for each shape of the batch's micro-batches. Returns a memory estimate with the largest figures
-    /// of all rehearsals, and the longest time of the backward passes of one micro-batch through all stages. Returns
-    /// `None` if the memory in use is unknown.
+    /// Runs a rehearsal (a training step that only measures memory and is rolled back) for each shape of the batch's
+    /// micro-batches. Returns the element-wise maximum of the rehearsals' memory estimates, and the longest total time
+    /// of one micro-batch's backward passes through all stages. Returns `None` if the allocated memory is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        // Only the shapes matter. With weights of 1, micro-batches whose targets are all masked are measured like any
+        // Only the shapes matter. A loss weight of 1 lets micro-batches whose targets are all masked run like any
         // others.
         let weight = |target: &Target| {
             let weight = (self.scoring.weight)(target);
@@ -162,16 +165,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Runs one rehearsal, a training step that is rolled back, with micro-batches of one shape. Returns the estimate of
-    /// the memory that it measured, and the total time of the backward passes of one micro-batch through all stages.
-    /// Returns `None` if the memory in use is unknown.
+    /// Runs one rehearsal (a training step that is rolled back) with micro-batches of one shape. Returns the resulting
+    /// memory estimate, and the total time of one micro-batch's backward passes through all stages. Returns `None` if
+    /// the allocated memory is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());
         let turns = Turns::of_replicas(self.transfers.streams.iter().map(|streams| (&*plan, streams)));
         let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
-        // A step that measures the gradient noise needs more memory, because no layer adds its gradients to the sum in
-        // place.
+        // A step that measures the gradient noise needs more memory, because layers do not add their gradients to the
+        // gradient sums in place.
         let measures_noise = self.stepping.flush.noise_every > 0;
         let measuring = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");

@@ -25,8 +25,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// parameter, in layer order, with the values copied to the host.
     ///
     /// No optimizer steps, and the call does not count as a step. Burn's own batch norm still updates its running
-    /// statistics, as at every forward pass. If the gradients overflow at the current loss scale, they are computed
-    /// again with a lower one. The loss scale of later steps stays as it is.
+    /// statistics, as at every forward pass. If the gradients overflow, they are computed again with a lower loss
+    /// scale. Later steps keep the current loss scale.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step). If the loss or a gradient is not finite and no lower loss scale
@@ -38,13 +38,14 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
-    /// Splits a batch into the given number of micro-batches (`pieces`), and computes their loss weights.
+    /// Splits a batch into `pieces` micro-batches, and computes each one's loss weight (usually its number of unmasked
+    /// targets).
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, &*self.scoring.weight)?)
     }
 
-    /// Computes the gradients and losses of a batch without an optimizer step. The gradients are those of the loss sum
-    /// divided by `divisor`, which replaces the batch's own loss weight.
+    /// Computes the gradients and losses of a batch without an optimizer step. The summed loss is divided by `divisor`
+    /// instead of the batch's own loss weight.
     pub(crate) fn probe(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));
@@ -54,8 +55,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
-    /// Computes gradients and losses as [`probe`](Self::probe) does. While gradients overflow, lowers the loss scale
-    /// and repeats the computation. The caller restores the loss scale.
+    /// Computes a batch's gradients and losses without an optimizer step. If gradients overflow, repeats this with a
+    /// lower loss scale, which the caller then resets.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

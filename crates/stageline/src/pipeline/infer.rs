@@ -1,5 +1,4 @@
-//! Inference and snapshots: returns the outputs of the last stage, and copies of the modules, while the pipeline stays
-//! alive.
+//! Inference and snapshots: returns the last stage's outputs, or copies of the modules, while the pipeline stays alive.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
@@ -14,12 +13,13 @@ use crate::runner::pass::Pass;
 use crate::transfer::hand_over::place;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the outputs of the last stage for a batch of inputs, computed by forward passes without an autodiff
-    /// graph.
+    /// Runs inference on a batch of inputs, by forward passes without an autodiff graph, and returns the last stage's
+    /// outputs.
     ///
-    /// The input is split into as many micro-batches as a training step has. An input with fewer rows is split into
-    /// single rows. The outputs are concatenated along dimension 0. On a deterministic backend they have the same bits
-    /// for every partition into stages. The tensors are on the device of the last stage of replica 0.
+    /// The input is split into as many micro-batches as a training step has. An input with fewer rows (samples) than
+    /// that is split into single rows. The outputs are concatenated along dimension 0 (rows). On a deterministic
+    /// backend, they have the same bits for every partition into stages. The tensors are on the device of the last
+    /// stage of replica 0.
     ///
     /// # Errors
     /// Returns [`StepError::Batch`] if the input cannot be split into rows or the outputs cannot be concatenated, which
@@ -58,9 +58,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Returns copies of the modules of all stages, as the last step left them, while the pipeline stays alive.
     ///
-    /// The copies are not tracked by autodiff. They have the element types of the trained parameters. At first a copy
-    /// shares the memory of the pipeline's parameters. The next step gives the pipeline new parameters, and from then
-    /// on the copy occupies memory of its own.
+    /// The copies are not tracked by autodiff. They have the dtypes of the trained parameters. At first, a copy shares
+    /// the memory of the pipeline's parameters. The next step gives the pipeline new parameters, and from then on the
+    /// copy occupies memory of its own.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

@@ -1,4 +1,4 @@
-//! The pipeline ([`Pipeline`]): the caller's handle for training steps, evaluations, inferences, memory estimates and
+//! The pipeline ([`Pipeline`]): the caller's handle for training steps, evaluation, inference, memory estimates and
 //! checkpoints.
 //!
 //! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
@@ -6,27 +6,27 @@
 //! caller's thread. This thread splits a batch into micro-batches, fills in the context of a pass (step number, loss
 //! weights, loss scale), and commands the workers. Then it waits for the outcomes of all stages (losses, gradient
 //! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps. The
-//! thread also makes the values that differ between passes: each replica's part of the loss weights, the step number,
-//! and the loss scale. For an evaluation it makes the plan of its forward passes and the order of their transfers.
-//! `build` makes only what is made once, before the first step. This folder must not interpret plans or run a model:
-//! the workers do.
+//! thread also provides the values that differ between passes: each replica's part of the loss weights, the step
+//! number, and the loss scale. For an evaluation, it creates the plan of forward passes and the order of transfers.
+//! `build` creates only what is needed once, before the first step. This folder must not interpret plans or run a
+//! model: the workers do.
 //!
 //! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
 //! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
 //! (`Done`), the state of overlapping steps (`Overlap`), the order of transfers and the sizes of stages. `update` sums
-//! losses and metrics over the stages; here the sums are divided by the loss weight (`LossTerm`, `Metric`), and
-//! averaged over batches.
+//! losses and metrics over the stages; this folder divides the sums by the loss weight (`LossTerm`, `Metric`) and
+//! averages them over batches.
 //!
 //! - `train`: one training step, from the commands (`launch`) to the verdict, the loss scale and the report (`Begun`,
 //!   `Concluded`); also skipped and abandoned steps. Divides the sums by the step's loss weight, and gives the recorded
 //!   events of all workers one start time.
 //! - `overlapped_steps`: training steps that begin before the verdict on the previous step; the iterator [`Steps`], and
-//!   the early ends of its steps (`StepOver`).
+//!   the reasons why a step ends early (`StepOver`).
 //! - `passes`: the contexts (step, loss weights, loss scale, order of GPU transfers) and the requests of one pass for
-//!   every replica's workers; evaluations, and second runs of non-finite steps (inspections).
+//!   every replica's workers; evaluations, and second runs of steps with a NaN or infinite result (inspections).
 //! - `gradients`: the gradients and losses of a batch, computed without an optimizer step (`Probe`).
-//! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the change of each
-//!   stage's `Recompute` to the least recomputation that lets training fit into memory.
+//! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the choice of each
+//!   stage's `Recompute`: the least activation recomputation that lets training fit into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states, progress and `RunSettings`, from which training
 //!   resumes; reads the states of all stages from running or ended workers.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
@@ -79,7 +79,7 @@ use crate::update::optimizer_step::Rollback;
 use stageline_nn::Recompute;
 use stageline_schedule::{Checked, Plan};
 
-/// A model that is split into stages on their devices and worker threads, ready to train.
+/// A pipeline-parallel model, ready to train: its stages are on their devices, and its worker threads run.
 ///
 /// [`Pipeline::builder`] returns an empty chain of stages. The stages of a model are added to the chain in order, and
 /// the pipeline is built from it. Dropping the pipeline ends its worker threads.
@@ -105,37 +105,37 @@ struct TransferOrder {
     turns: Vec<Arc<Turns>>,
 }
 
-/// The progress of the training: its numbers of steps, the last learning rate, and the step of the last checkpoint.
+/// The progress of the training run: its step counts, its last learning rate, and the step of its last checkpoint.
 struct Done {
     /// The number of training steps that the pipeline has made so far, skipped steps included.
     steps: usize,
-    /// The number of training steps in which the pipeline's optimizers stepped; skipped steps do not count.
+    /// The number of training steps in which the optimizers stepped, without skipped steps.
     optimizer_steps: u64,
     /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     learning_rate: Option<f64>,
-    /// The number of training steps that the last checkpoint contains. That is the one taken or restored last; `None`
-    /// if there was none.
+    /// The number of training steps that had been made when the latest checkpoint was taken or restored; `None` if
+    /// there is no checkpoint.
     last_checkpoint: Option<usize>,
 }
 
 /// The state of overlapping steps, where a step may begin before the previous step has ended.
 struct Overlap {
-    /// Whether the workers run a training step whose report the caller has not fetched yet. Any other call of a
-    /// pipeline method then stops the pipeline and rolls back this step.
+    /// Whether the workers run a training step whose report the caller has not fetched from [`Steps`] yet. Any other
+    /// method call then stops the pipeline and rolls back this step.
     is_in_flight: bool,
-    /// The error of a failed rollback; `None` if no rollback failed. A step in flight is rolled back when the caller
-    /// drops [`Steps`], the iterator over overlapping steps. The next call of a pipeline method returns the error.
+    /// The error of a failed rollback, which the next method call returns; `None` if none failed. A step in flight is
+    /// rolled back when the caller drops [`Steps`], the iterator over overlapping steps.
     error: Option<StepError>,
-    /// The time at which the last training step ended. If the next step began earlier, because steps overlap, its
-    /// duration counts from this time.
+    /// The end time of the last training step. With overlapping steps, the next step's duration is measured from this
+    /// time if the next step began earlier.
     last_end: Instant,
-    /// Whether the verdict on the last step was the assumed one: finite results, and gradients that need no clipping.
-    /// If not, the stages run the next step without an assumption: they wait for its verdict before they step their
-    /// optimizers.
+    /// Whether the verdict on the last step was the one that stages assume in advance when steps overlap: finite
+    /// results, and gradients that need no clipping. If false, the stages assume nothing in the next step: they wait
+    /// for its verdict (step or skip) before they step their optimizers.
     as_assumed: bool,
 }
 
-/// The values from which the memory of a training run is estimated: the devices and parameter sizes of the stages, the
+/// Inputs of the memory estimate that are known before the first step: the stages' devices and parameter sizes, the
 /// number of gradient groups, and the CPU cores.
 struct Sizes {
     /// The device and the parameter sizes of each stage, by replica and stage.
@@ -144,7 +144,7 @@ struct Sizes {
     cores: Cores,
 }
 
-/// The settings of a pipeline that come from the builder, and that all replicas share.
+/// The builder's settings that all replicas of the pipeline share.
 pub(crate) struct Common<Target> {
     pub(crate) plan: Arc<Checked>,
     pub(crate) scoring: Scoring<Target>,
@@ -164,16 +164,16 @@ pub(crate) struct Stepping {
     /// was logged that a batch has another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// The interval, in training steps, between steps whose workers wait for their device after every action (such as a
-    /// forward pass), so that recorded times are exact. The value is 0 if there are no such steps.
+    /// The interval, in training steps, between synchronised steps, in which workers wait for their device after every
+    /// action (such as a forward pass) to record exact times; 0 if no step is synchronised.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {
-    /// Returns the clock that times the events of a step. In every `synchronise_every`-th step, workers wait for the
-    /// device after every action, such as a forward pass. In the other steps only the host's clock is read.
+    /// Returns how the events of a step are timed. In every `synchronise_every`-th step, workers wait for the device
+    /// after every action, such as a forward pass. In other steps they only read the host's clock.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -207,7 +207,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         })
     }
 
-    /// Returns the plan of a training step: the order of actions on each worker, which every replica follows.
+    /// Returns the plan of a training step: the order of actions on each worker. All replicas follow the same plan.
     pub fn plan(&self) -> &Plan {
         self.plan.plan()
     }
@@ -230,8 +230,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.layout.elements()
     }
 
-    /// Whether the pipeline trains at least one parameter. False if all parameters are frozen; steps then change
-    /// nothing.
+    /// Whether at least one parameter is trainable. If all are frozen, training steps change nothing.
     pub fn trains(&self) -> bool {
         self.layout.trains()
     }
@@ -240,7 +239,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.micro_batches_with(batch, &*self.scoring.weight)
     }
 
-    /// Splits a batch into the micro-batches of a step. `weight` returns the loss weight of the targets of each.
+    /// Splits a batch into the micro-batches of a step. `weight` computes the loss weight of a micro-batch from its
+    /// targets.
     fn micro_batches_with(
         &self,
         batch: Batch<In, Target>,
@@ -254,9 +254,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.replicas() * self.plan().micro_batches()
     }
 
-    /// Trains on one batch: its M micro-batches (M is set in the builder) pass forward and backward, then every stage
-    /// steps its optimizer once. With R data-parallel replicas the batch is split into R x M micro-batches; replica 0
-    /// has the first M, and so on.
+    /// Trains on one batch: runs forward and backward passes on its M micro-batches (M is set in the builder), then
+    /// steps every stage's optimizer once. With R data-parallel replicas the batch is split into R x M micro-batches;
+    /// replica 0 has the first M, and so on.
     ///
     /// A step is skipped if its batch has no unmasked target. If the loss or a gradient is not finite, the step is
     /// skipped or fails, as set by [`on_non_finite`](crate::PipelineBuilder::on_non_finite). A skipped step leaves
@@ -264,7 +264,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// # Errors
     /// Returns [`StepError::Batch`] if the batch is rejected, which leaves the pipeline unchanged. Any other error
-    /// stops the pipeline and ends its threads; [`into_modules`](Self::into_modules) then returns the modules.
+    /// stops the pipeline and ends its threads. The modules are still available from
+    /// [`into_modules`](Self::into_modules).
     pub fn step(&mut self, batch: Batch<In, Target>) -> Result<StepReport, StepError> {
         self.running()?;
         self.workers.begin(During::Step(self.done.steps));
@@ -274,8 +275,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Evaluates one batch: computes its loss and metrics by forward passes without an autodiff graph, and trains
-    /// nothing. A batch with fewer rows than a step has micro-batches is split into single rows. A batch without any
+    /// Evaluates one batch: computes its loss and metrics by forward passes without an autodiff graph, and changes no
+    /// parameters. A batch with fewer rows than a step has micro-batches is split into single rows. A batch without any
     /// unmasked target is an error ([`BatchError::NoWeight`]).
     ///
     /// # Errors
@@ -301,20 +302,21 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.done.steps
     }
 
-    /// Sets the number of the next step, to repeat a step that changed nothing.
+    /// Sets the number of the next training step, so that a step that changed no parameters can be repeated under its
+    /// number.
     pub(crate) fn set_steps_done(&mut self, steps: usize) {
         self.done.steps = steps;
     }
 
-    /// Stops and joins every worker thread after a failure, and returns the one error that is the root cause.
+    /// Stops and joins every worker thread after a failure (`ended`), and returns the root-cause error.
     pub(crate) fn end(&mut self, ended: Ended) -> StepError {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
     /// Ends the worker threads of the pipeline. A training step that is still running is stopped and rolled back first.
     fn finish(&mut self) {
-        // If the caller's thread panics after it has commanded one replica and before the next, the first waits for the
-        // second.
+        // If the caller's thread panics after it has commanded one replica but not yet the next, the first replica
+        // waits for the second. So the workers must be stopped.
         let interrupted = std::thread::panicking() && self.workers.running() > 0;
         if self.overlap.is_in_flight || interrupted {
             self.abandon();

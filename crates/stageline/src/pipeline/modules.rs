@@ -1,10 +1,11 @@
-//! The trained modules of the stages, which the caller takes from [`Modules`] after training, and [`ModuleError`].
+//! [`Modules`]: the trained modules of all stages, which the caller takes after training. [`ModuleError`]: why a module
+//! cannot be taken.
 
 use crate::runner::ErasedModule;
 
-/// The modules of a pipeline's stages, one for each stage, which the caller takes by their types.
-/// [`Pipeline::into_modules`](crate::Pipeline::into_modules) returns the trained modules themselves, and
-/// [`Pipeline::snapshot`](crate::Pipeline::snapshot) returns copies of them.
+/// The modules of a pipeline's stages. The caller takes each one by its stage index and Rust type
+/// ([`take`](Self::take)). [`Pipeline::into_modules`](crate::Pipeline::into_modules) returns the trained modules
+/// themselves, and [`Pipeline::snapshot`](crate::Pipeline::snapshot) returns copies of them.
 pub struct Modules(Vec<Slot>);
 
 /// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
@@ -15,8 +16,8 @@ enum Slot {
 }
 
 impl Modules {
-    /// Creates the modules of a pipeline with `stages` stages from pairs of a stage's number and its module. A stage
-    /// that is in no pair counts as lost.
+    /// Creates the modules of a pipeline with `stages` stages from pairs of a zero-based stage index and the stage's
+    /// module. A stage that is in no pair counts as lost.
     pub(crate) fn new(modules: impl IntoIterator<Item = (usize, ErasedModule)>, stages: usize) -> Self {
         let mut slots: Vec<_> = (0..stages).map(|_| Slot::Lost).collect();
         for (stage, module) in modules {
@@ -30,8 +31,8 @@ impl Modules {
         self.0.len()
     }
 
-    /// Removes and returns the module of `stage`, counted from 0. `M` must be the type that was passed to the builder
-    /// for that stage.
+    /// Removes and returns the module of the stage with the zero-based index `stage`. `M` must be the type that was
+    /// passed to the builder for that stage.
     ///
     /// # Errors
     /// Returns [`ModuleError`] if the pipeline has no such stage, if the stage's module was taken before or is lost, or
@@ -64,20 +65,20 @@ pub enum ModuleError {
     /// The caller requested the module of a stage that does not exist, because the pipeline has fewer stages.
     #[error("there is no stage {stage}; the pipeline has {stages}, counted from 0")]
     NoSuchStage {
-        /// The number, counted from 0, of the requested stage, which does not exist.
+        /// Zero-based index of the requested stage, which does not exist.
         stage: usize,
-        /// The number of stages of the pipeline. The highest stage number is one less, because stages are counted from
-        /// 0.
+        /// The number of stages of the pipeline. The highest valid stage index is one less.
         stages: usize,
     },
-    /// The caller requested a stage's module as a type that is not the module's type.
+    /// The caller requested a stage's module as the wrong Rust type. Call `take` with the module's actual type,
+    /// `found`.
     #[error(
         "the module of stage {stage} has the type `{found}`, not `{asked}`; take it with its own type: `take::<{found}>({stage})`"
     )]
     OtherType {
-        /// The number, counted from 0, of the stage whose module is not of the requested type.
+        /// Zero-based index of the stage whose module does not have the requested type.
         stage: usize,
-        /// The name of the Rust type of the requested stage's module.
+        /// The name of the actual Rust type of the requested stage's module.
         found: &'static str,
         /// The name of the Rust type that the caller requested for the module.
         asked: &'static str,
@@ -85,22 +86,24 @@ pub enum ModuleError {
     /// The caller requested the module of a stage a second time; the module was already taken.
     #[error("the module of stage {stage} was already taken")]
     Taken {
-        /// The number, counted from 0, of the stage whose module was already taken.
+        /// Zero-based index of the stage whose module was already taken.
         stage: usize,
     },
-    /// The module of the requested stage cannot be returned. Its worker thread did not end, or panicked outside any
-    /// action such as a forward pass. Or the stage made a training step that other stages may lack and that cannot be
-    /// rolled back.
+    /// The module of the requested stage cannot be returned; resume from a checkpoint instead. There are two possible
+    /// causes:
+    ///
+    /// - The stage's worker thread did not end, or panicked outside any action such as a forward pass.
+    /// - The stage has made a training step that other stages may not have made, and that cannot be rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The number, counted from 0, of the stage whose module is lost, so that the caller can never take it.
+        /// Zero-based index of the stage whose module is lost, so that the caller can never take it.
         stage: usize,
     },
-    /// The caller joined the modules of all stages to one model by a [`Row`](crate::Row) that has another number of
-    /// blocks than these modules.
+    /// The caller joined the stage modules into one model by a [`Row`](crate::Row) whose number of blocks differs from
+    /// theirs. Join them with the row that the pipeline was built from.
     #[error(
         "the stages have {found} blocks, and the row has {expected}; join them with the row from which the pipeline was built, \
          halved if that was"
@@ -108,7 +111,7 @@ pub enum ModuleError {
     Blocks {
         /// The number of blocks in the modules of all stages. Halves of blocks that cannot be joined count as blocks.
         found: usize,
-        /// The number of blocks of the row by which the caller joined the modules.
+        /// The number of blocks of the row whose `join` the caller called.
         expected: usize,
     },
 }

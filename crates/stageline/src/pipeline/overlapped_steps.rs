@@ -1,5 +1,5 @@
-//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step is known. The
-//! verdict says whether all stages step their optimizers or skip the step.
+//! Runs overlapping training steps: a stage begins the next step before the verdict on the last step (whether all
+//! stages step their optimizers or skip the step) is known.
 
 use std::thread::panicking;
 
@@ -18,38 +18,39 @@ use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch after another with overlapping steps. Returns an iterator over the reports of the steps,
-    /// which runs each step when its report is requested. A stage that has finished its part of a step begins the next
-    /// step at once, while other stages still work. So the pipeline does not drain at the end of a step. The parameters
-    /// have the same bits as with [`step`](Self::step).
+    /// which is lazy: a step runs when its report is requested. A stage that has finished its part of a step begins the
+    /// next step immediately, while other stages still work. So the pipeline does not drain between steps. The trained
+    /// parameters are bit-identical to those of [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
     ///
-    /// - A stage whose own loss and gradients are finite steps its optimizer at once. The stage assumes that the
+    /// - A stage whose own loss and gradients are finite steps its optimizer immediately. The stage assumes that the
     ///   results of all other stages are finite too, and that gradients need no clipping (the assumed verdict).
     /// - Before its next optimizer step the stage receives the verdict on the last step (whether all stages step or
     ///   skip it), which depends on all stages.
     /// - The verdict may differ from the assumed verdict: gradients are clipped by their norm, or a non-finite step is
-    ///   skipped. Then every stage rolls back the step and makes it again as the verdict says. Work on the following
-    ///   step is discarded, and that step begins again. A misprediction costs up to the time of one step.
-    /// - The step after a misprediction waits for all stages, as `step` does. Stages run ahead again after a step whose
+    ///   skipped. In both cases, every stage rolls back the step and makes it again as the verdict says. Work on the
+    ///   following step is discarded, and that step begins again. Such a misprediction costs up to the time of one
+    ///   step.
+    /// - The step after a misprediction waits for all stages, as `step` does. Steps overlap again after a step whose
     ///   verdict was the assumed verdict.
     ///
     /// Until the verdict a stage keeps its state from before the step: a second copy of parameters and optimizer state,
     /// and the step's gradients.
     ///
     /// A batch is taken from `batches` one step before the batch is needed. If the returned iterator is dropped early,
-    /// the step in flight is rolled back, so that exactly the reported steps are made. To run other code after every
-    /// hundredth step, call `steps(batches.by_ref().take(100))` repeatedly.
+    /// the step in flight is rolled back, so that the parameters contain exactly the reported steps. To run other code
+    /// after every hundredth step, call `steps(batches.by_ref().take(100))` repeatedly.
     ///
     /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves
     /// is subtracted from [`Account::other`](crate::Account::other) (the worker's remaining idle time), which can
     /// therefore be negative. The recorded events of a step that was rolled back and made again are the events of the
     /// step's first run.
     ///
-    /// Discarded forward passes leave traces in modules with a state of their own: burn's dropout draws random numbers,
-    /// and burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no
-    /// such traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not
+    /// Discarded forward passes still change modules that have a state of their own: burn's dropout draws random
+    /// numbers, and burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`]
+    /// are not affected. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not
     /// overlap, and each step runs as with `step`.
     ///
     /// ```no_run
@@ -68,8 +69,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// # Errors
     /// Each item of the iterator has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator
-    /// continues with the next batch; after any other error the iterator ends. A failure of the user's code in a step
-    /// that began early is an error even if that step would have been discarded. At most the previous step is then
+    /// continues with the next batch; after any other error the iterator ends. If the user's code fails in a step that
+    /// began early, this is an error even if that step would have been discarded, and at most the previous step is
     /// lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Out, Target, I::IntoIter>
     where
@@ -86,7 +87,7 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
     /// The caller's iterator over batches; `None` once it is exhausted, or once an error has ended the steps.
     batches: Option<I>,
-    /// The next batch in micro-batches, or the error with which it is rejected; `None` if no batch is fetched.
+    /// The next batch, split into micro-batches, or the error with which it is rejected; `None` if no batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
@@ -111,7 +112,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
         self.pipeline.running()?;
-        // With several replicas the reduction of every step waits for all of them, so no stage could run ahead.
+        // With several replicas, the gradient reduction of every step waits for all replicas, so no stage could run
+        // ahead.
         let can_be_undone = self.pipeline.stepping.rollback == Rollback::Kept;
         let ahead = self.pipeline.replicas() == 1 && can_be_undone && self.pipeline.overlap.as_assumed && {
             self.fetch_next();
@@ -141,14 +143,16 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Completes one training step and returns its report; returns `None` if there are no more batches.
+    /// Completes the next training step and returns its report, or `None` if there are no more batches. Also begins the
+    /// following step early if steps may overlap.
     fn step(&mut self) -> Result<Option<StepReport>, StepOver> {
         if self.now.is_none() {
             self.begin()?;
         }
         self.begin_behind()?;
         let Some(now) = &self.now else { return Ok(None) };
-        // The watchdog's time begins here, so that it does not count the time in which the caller made the batch.
+        // The watchdog's time begins here, so that it does not include the time for which the caller prepared the
+        // batch.
         self.pipeline.workers.begin(During::Step(self.pipeline.done.steps));
         let report = self.pipeline.complete(now, self.behind.is_some())?;
         self.now = self.behind.take();
@@ -159,13 +163,15 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
     }
 }
 
-/// The reason why a training step was not completed: it was skipped, its batch was rejected, or the pipeline stopped.
+/// Why the iterator over training steps did not complete a step normally: it was skipped, its batch was rejected, or
+/// the pipeline stopped.
 enum StepOver {
     /// The step is skipped because its batch has no unmasked target; the value is the step's report.
     Passed(Box<StepReport>),
     /// The batch of the step is rejected, or the pipeline had already stopped; the value is the error.
     Failed(StepError),
-    /// The workers stopped during the training step; the value is the reason.
+    /// The workers stopped during the training step, so that the step has no report; the value says whether a worker or
+    /// the caller's thread found the error.
     Ended(Ended),
 }
 

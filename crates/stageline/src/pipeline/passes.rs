@@ -1,6 +1,6 @@
-//! Makes the requests that tell the workers to run one pass over a batch, with the context of the pass (step number,
-//! loss weights, loss scale, ...). Also runs the passes that are not training steps: evaluations, and inspections,
-//! which run a non-finite step again to find its first non-finite result.
+//! Creates the requests that make the workers run one pass (a training step, evaluation or inference) over a batch,
+//! with the pass's context (step number, loss weights, loss scale, ...). Also runs evaluations and inspections. An
+//! inspection reruns a step with a NaN or infinite result, to find the first such result.
 
 use std::sync::Arc;
 
@@ -19,29 +19,29 @@ use crate::update::not_finite::{self, Culprit};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the context of the current step (step number, loss weights, loss scale, order of GPU transfers), one for
-    /// each replica. The loss sum is divided by `divisor`.
+    /// Returns each replica's context for the current step: step number, loss weights, loss scale and GPU transfer
+    /// order. `weights` has the loss weights of the batch's micro-batches. The loss sum is divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// Returns the context of the training step that begins now (step number, loss weights, loss scale, order of GPU
-    /// transfers), one for each replica.
+    /// Returns each replica's context for the training step that begins now: step number, loss weights, loss scale and
+    /// GPU transfer order.
     pub(crate) fn contexts_of_step(&self, weights: &Weights) -> Vec<Arc<Context>> {
         self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
     }
 
-    /// Returns the context of the training step after the running one (step number, loss weights, loss scale, order of
-    /// GPU transfers), one for each replica. The loss scale assumes that the running step is not skipped.
+    /// Returns each replica's context for the training step after the running one: step number, loss weights, loss
+    /// scale and GPU transfer order. The loss scale assumes that the running step is not skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
         self.contexts_in_training(weights, self.done.steps + 1, scaler)
     }
 
-    /// Returns the context of a training step (step number, loss weights, loss scale, order of GPU transfers), one for
-    /// each replica. In the context, the stages measure the gradient noise if the settings select the step and at least
-    /// two micro-batches have a loss weight.
+    /// Returns each replica's context for training step `step`: step number, loss weights, loss scale and GPU transfer
+    /// order. The stages also measure the gradient noise if `noise_every` selects the step and at least two
+    /// micro-batches have a loss weight above 0.
     fn contexts_in_training(&self, weights: &Weights, step: usize, scaler: Scaler) -> Vec<Arc<Context>> {
         let weighted = weights.each.iter().filter(|weight| weight.first() > 0.0).count();
         let measures_noise = weighted > 1 && self.stepping.flush.measures_noise(step);
@@ -52,9 +52,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts(weights, &weights.total).into_iter().map(in_training).collect()
     }
 
-    /// Returns the context of the current step, one for each replica. It contains the step number and the loss scale,
-    /// the loss weights from `parts`, and the order of transfers between GPUs from `turns`. The loss sum is divided by
-    /// `divisor`.
+    /// Returns each replica's context for the current step, with the replica's loss weights from `parts` and its GPU
+    /// transfer order from `turns`. The loss sum is divided by `divisor`.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -70,8 +69,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns the requests to run a pass over a batch, one for the workers of each replica. In a training pass, stages
-    /// step their optimizers only after the common verdict (step the optimizers, or skip the step).
+    /// Returns the request to run a pass (a step, evaluation, ...) over a batch for each replica's workers. `pass` is
+    /// the constructor of the kind of pass, such as `Pass::Train`. In a training step, stages wait for the verdict
+    /// (step or skip), which depends on all stages, before they step their optimizers.
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -85,15 +85,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         contexts.iter().map(asked).collect()
     }
 
-    /// Runs the forwards and backwards of a training step on all replicas. Returns the sums of losses and metrics over
-    /// the batch's targets, and the global gradient norm. The stages then wait for the verdict: to step their
+    /// Runs the forward and backward passes of a training step on all replicas. Returns the sums of losses and metrics
+    /// over the batch's targets, and the global gradient norm. The stages then wait for the verdict: to step their
     /// optimizers, or to skip the step.
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
-    /// Runs the forward and backward passes of a non-finite step again. Returns the first computation whose result is
-    /// not finite; `None` if all results of this run are finite. No stage steps its optimizer.
+    /// Reruns the forward and backward passes of a step with a NaN or infinite result, without optimizer steps. Returns
+    /// the first computation with such a result; `None` if all results of the rerun are finite.
     pub(crate) fn inspect(
         &self,
         batch: &MicroBatches<In, Target>,
@@ -104,8 +104,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(not_finite::first(finished.culprits()))
     }
 
-    /// Returns the requests to run only the forwards of a batch, one for each replica that gets micro-batches. `pass`
-    /// creates the kind of pass: an evaluation or an inference.
+    /// Returns the request to run only forward passes, for each replica that gets micro-batches. `pass` is the
+    /// constructor of the kind of pass: evaluation or inference.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();
@@ -114,8 +114,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.asked(&contexts, pass).into_iter().zip(plans).map(|(asked, plan)| Asked { plan, ..asked }).collect()
     }
 
-    /// Runs the forwards of a batch, and returns the report with its loss and metrics. A replica for which the batch
-    /// has no micro-batch does not take part.
+    /// Evaluates a batch by forward passes only, and returns the report with its loss and metrics. Replicas for which
+    /// there are no micro-batches stay idle.
     pub(crate) fn evaluate(&mut self, batch: MicroBatches<In, Target>) -> Result<EvalReport, Ended> {
         self.workers.begin(During::Evaluation { steps: self.done.steps });
         let total = &batch.weights.total;

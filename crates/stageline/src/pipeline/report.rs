@@ -15,43 +15,42 @@ use crate::update::not_finite::Culprit;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
-    /// The number of the training step, counted from 0. Skipped steps are counted here and by
-    /// [`Dropout`](crate::Dropout), but not by optimizers and learning rate schedules.
+    /// Zero-based number of the training step. Skipped steps are counted here and by [`Dropout`](crate::Dropout), but
+    /// not by optimizers and learning rate schedules.
     pub step: usize,
-    /// The mean loss of the batch: the sum of the loss terms, each divided by its weight (usually the number of
-    /// unmasked targets). NaN if the batch has no unmasked target.
+    /// The mean loss of the batch: each loss term is divided by its weight (usually the number of unmasked targets),
+    /// and the quotients are added. NaN if the batch has no unmasked target.
     pub loss: f64,
     /// The terms of the batch's loss, each with its mean and weight; most losses have one term. The list is empty if
     /// the batch has no unmasked target.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the batch beside its loss, such as the accuracy, in the order of
+    /// The metrics of the batch in addition to its loss, such as the accuracy, in the order of
     /// [`LossStage::METRICS`](crate::LossStage::METRICS). The list is empty if the last stage has no metrics or the
     /// batch has no unmasked target.
     pub metrics: Vec<Metric>,
-    /// The loss scale: the factor that multiplied the loss before the backward pass. Losses and gradient norms in this
-    /// report are without it.
+    /// The loss scale: the factor that multiplied the loss before the backward pass. The losses and gradient norms in
+    /// this report do not contain this factor.
     pub loss_scale: f64,
     /// The duration of the step, from splitting the batch until the last worker has finished the step. With
     /// [overlapping steps](crate::Pipeline::steps), it is the time since the end of the previous step if that time is
     /// shorter.
     pub step_time: Duration,
-    /// The report of each stage (its busy time and its learning rate), in stage order. The times of all replicas are
-    /// added up.
+    /// Each stage's busy time (summed over all replicas) and learning rate in the step, in stage order.
     pub stages: Vec<StageReport>,
     /// M, the number of micro-batches that each data-parallel replica ran in the step.
     pub micro_batches: usize,
     /// R, the number of data-parallel replicas of the pipeline.
     pub replicas: usize,
-    /// The number of times that gradient sums were added up over the data-parallel replicas, usually once for each
-    /// stage. It is 0 if there is one replica or the batch has no unmasked target.
+    /// The number of gradient reductions: how often gradient sums were added up over the data-parallel replicas,
+    /// usually once for each stage. It is 0 if there is one replica or the batch has no unmasked target.
     pub reductions: usize,
-    /// The recording of what every worker did in the step (computations, transfers and waits), with the times and,
-    /// where it was measured, the memory in use.
+    /// The timeline of every worker's computations, transfers and waits in the step, with the allocated memory where it
+    /// was measured.
     pub recording: Recording,
-    /// The effect of the training step on the parameters: updated, or skipped for a given reason.
+    /// Whether the training step updated the parameters or was skipped, and why.
     pub update: Update,
-    /// The Euclidean norms of the gradients, one for each parameter that has a gradient, before clipping and without
-    /// the loss scale, in layer order. Each norm comes with the parameter's name in checkpoints, such as
+    /// The Euclidean norms of the gradients, one for each parameter that has a gradient, before clipping and after
+    /// division by the loss scale, in layer order. Each norm comes with the parameter's name in checkpoints, such as
     /// `blocks.3.linear.weight`. The list is empty if the batch has no unmasked target.
     pub gradient_norms: Vec<(Arc<str>, f64)>,
     /// The health of every parameter that has a gradient, in layer order: training statistics such as its gradient
@@ -59,8 +58,8 @@ pub struct StepReport {
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
     /// The squared norm of the gradient, and its noise (the sum of the variances of its elements), before clipping and
-    /// without the loss scale. Both are estimated from the micro-batches of all replicas, each weighted by its loss
-    /// weight (of the first term, if the loss has several). `None` unless
+    /// after division by the loss scale. Both are estimated from the micro-batches of all replicas, each weighted by
+    /// its loss weight (of the first term, if the loss has several). `None` unless
     /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches have a loss
     /// weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,
@@ -77,7 +76,7 @@ pub struct LossTerm {
     pub weight: f64,
 }
 
-/// A metric of a batch beside its loss, such as the accuracy.
+/// A metric of a batch in addition to its loss, such as the accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     /// The name of the metric, such as `accuracy`, from the list [`LossStage::METRICS`](crate::LossStage::METRICS).
@@ -113,7 +112,7 @@ pub enum Update {
     /// Every stage stepped its optimizer, so the step updated the parameters.
     Stepped {
         /// The global gradient norm of the step: the Euclidean norm of all gradients of all stages together, before
-        /// clipping and without the loss scale.
+        /// clipping and after division by the loss scale.
         gradient_norm: f64,
         /// Whether the gradients were clipped. The flag is always true with [`Clip::Value`](crate::Clip::Value), even
         /// if the clipping changed no gradient.
@@ -130,7 +129,8 @@ pub enum Update {
         /// second run did not overflow.
         culprit: Option<Culprit>,
     },
-    /// The step's loss or a gradient was NaN or infinite, so no parameter changed; the loss scale stays as it is.
+    /// The step's loss or a gradient was NaN or infinite, and lowering the loss scale could not help. No parameter
+    /// changed, and the loss scale stays as it is.
     NonFinite {
         /// The step's first computation with a non-finite result, found by a second run of the step; `None` if all
         /// results of the second run were finite.
@@ -145,12 +145,12 @@ impl Update {
     }
 }
 
-/// The report of one stage in one training step: its busy time and its learning rate.
+/// One stage's part of a [`StepReport`]: the stage's busy time and learning rate in one training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The time that the stage computed in the step: its forward passes, backward passes, gradient norms and optimizer
-    /// step, without waits. The times of all replicas are added up.
+    /// The stage's compute time in the step, summed over all replicas: forward passes, backward passes, gradient norms
+    /// and optimizer step, without waits.
     pub busy: Duration,
     /// The learning rate of the stage's optimizer step; `None` if the step was skipped.
     pub learning_rate: Option<f64>,
@@ -163,8 +163,8 @@ impl StepReport {
         weight(&self.terms)
     }
 
-    /// Returns the measured bubble: the fraction, from 0 to 1, of the *total* stage time (workers x step time) that
-    /// workers are idle.
+    /// Returns the measured bubble: the workers' idle time as a fraction, from 0 to 1, of the *total* stage time
+    /// (workers x step time).
     pub fn bubble(&self) -> f64 {
         self.recording.bubble()
     }
@@ -192,13 +192,13 @@ impl StepReport {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EvalReport {
-    /// The mean loss of the evaluated batch: the sum of the loss terms, each divided by its weight (usually the number
-    /// of unmasked targets).
+    /// The mean loss of the evaluated batch: each loss term is divided by its weight (usually the number of unmasked
+    /// targets), and the quotients are added.
     pub loss: f64,
     /// The terms of the evaluated batch's loss, each with its mean and weight; most losses have one term. Their means
     /// add up to `loss`.
     pub terms: Vec<LossTerm>,
-    /// The metrics of the evaluated batch beside its loss, such as the accuracy, in the order of
+    /// The metrics of the evaluated batch in addition to its loss, such as the accuracy, in the order of
     /// [`LossStage::METRICS`](crate::LossStage::METRICS).
     pub metrics: Vec<Metric>,
 }

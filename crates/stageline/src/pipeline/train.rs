@@ -1,5 +1,5 @@
-//! Runs training steps: sends a step to the workers, decides the verdict on the step, and makes the [`StepReport`]. The
-//! verdict says whether all stages step their optimizers or skip the step.
+//! Runs training steps: sends a step to the workers, decides the verdict on the step, and creates the [`StepReport`].
+//! The verdict says whether all stages step their optimizers or skip the step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,21 +25,22 @@ use crate::update::noise::NoiseReport;
 use crate::update::not_finite::{Culprit, OnNonFinite, Origin};
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that the workers run, and whose verdict is not yet known.
+/// A training step that the workers are running, and whose verdict (step the optimizers, or skip the step) is not known
+/// yet.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context of the step (step number, loss weights, loss scale, order of GPU transfers), one for each replica.
+    /// Each replica's context for this step: step number, loss weights, loss scale and GPU transfer order.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     began: Instant,
-    /// Whether this training step began before the verdict on the previous step was known.
+    /// Whether this training step began while the previous step was still running, before the verdict on it was known.
     behind: bool,
     span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next training step may begin before the verdict on this step. True if the stages step on an assumed
-    /// verdict; false if they wait for the actual one.
+    /// Whether the next training step may begin before the verdict on this step (step or skip) is known. True if the
+    /// stages step their optimizers on an assumed verdict; false if they wait for the actual verdict.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
@@ -56,7 +57,7 @@ impl<In, Target> Begun<In, Target> {
     }
 }
 
-/// The results of a training step that has ended, from which the step's report is made.
+/// The results of an ended training step, from which its [`StepReport`] is made.
 struct Concluded {
     step: usize,
     loss_scale: f64,
@@ -69,19 +70,20 @@ struct Concluded {
     noise: Option<NoiseReport>,
     update: Update,
     events: Vec<Vec<Event>>,
-    /// The duration of the training step until its last worker ended. A second run that searches for the first
-    /// non-finite result does not count.
+    /// The duration of the training step, until the last worker finished it. It excludes a rerun that searches for the
+    /// first non-finite result.
     took: Duration,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Trains on one batch. Every stage waits for the common verdict before it steps its optimizer.
+    /// Trains on one batch without overlap: every stage waits for the verdict (step or skip), which depends on all
+    /// stages, before it steps its optimizer.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
     }
 
-    /// Skips a step whose batch has no unmasked target. The step is counted and reported, and the workers do nothing.
+    /// Counts and reports a step whose batch has no unmasked target, without running it on the workers.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let span = span_of_step(self.done.steps).entered();
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
@@ -107,9 +109,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Sends all workers the command to run the next training step, and returns the begun step. If `flush` is
-    /// `Together`, stages step their optimizers after the common verdict (step or skip). If it is `Ahead`, they step
-    /// before the common verdict is known, on an assumed verdict.
+    /// Starts the next training step on all workers, and returns the begun step. `flush` decides when stages step their
+    /// optimizers: `Together` waits for the verdict (step or skip), which depends on all stages, and `Ahead` steps
+    /// immediately on an assumed verdict.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());
@@ -117,8 +119,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false, span })
     }
 
-    /// Sends all workers the command to run one more training step before the verdict on the running step. Returns the
-    /// begun step.
+    /// Starts one more training step on all workers, before the verdict (step or skip) on the running step is known.
+    /// Returns the begun step.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps + 1);
         self.warn_of_change(batch.weights.all_samples());
@@ -141,8 +143,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(begun)
     }
 
-    /// Waits for the end of a training step and returns its report. If the stages assumed a wrong verdict, they roll
-    /// back the step and make it again. The next step, if it has begun (`followed`), is then discarded.
+    /// Waits for the end of a training step and returns its report. If the stages assumed a wrong verdict (step or
+    /// skip, with or without clipping), they roll back the step and make it again. The next step, if it has begun
+    /// (`followed`), is then discarded.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let _entered = begun.span.enter();
@@ -164,7 +167,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let update = self.update(begun, &sums, verdict)?;
         self.commit_step(context.step, update)?;
         if is_made {
-            // This step is complete on all stages. If a worker has failed since, the next step reports that.
+            // This step is complete on all stages. If a worker has failed after that, the next step reports the
+            // failure.
             let _ = self.answer(verdict, alone);
         }
         self.overlap.is_in_flight = followed && is_made;
@@ -194,9 +198,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Cancels the running training step. Waits until all stages have finished their forwards and backwards, and rolls
-    /// back the stages that have stepped their optimizers. If that fails, the pipeline stops, and the next call of a
-    /// pipeline method returns the error.
+    /// Cancels the running training step. Waits until all stages have finished their forward and backward passes, and
+    /// rolls back the stages that have stepped their optimizers. If that fails, the pipeline stops, and the next call
+    /// of a pipeline method returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -204,8 +208,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Waits for the forwards and backwards of the running step, and sends the verdict `Skip` (no optimizer steps).
-    /// Then waits until every stage has skipped or rolled back the step. Returns an error if a worker stops meanwhile.
+    /// Waits for the forward and backward passes of the running step, and sends the verdict `Skip` (no optimizer
+    /// steps). Then waits until every stage has skipped or rolled back the step. Returns an error if a worker stops
+    /// before that.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -213,15 +218,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.recorded().map(drop)
     }
 
-    /// Stops the workers in the middle of a training step. A step that not all stages have made is rolled back.
+    /// Stops the pipeline in the middle of a training step. The step is rolled back if only some stages have made it.
     pub(crate) fn abandon(&mut self) {
         self.overlap.is_in_flight = false;
         let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a training step to all workers. If no step follows (`alone`), also commands the workers to
-    /// receive it. Otherwise they receive it during the next step.
+    /// Sends the verdict on a training step (step or skip) to all workers, which receive it during the next step. If no
+    /// step follows (`alone`), also commands the workers to receive it immediately.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
@@ -239,8 +244,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(())
     }
 
-    /// Makes the report of a training step from its results. Also tells the watchdog the duration of the step's longest
-    /// action, such as a backward pass.
+    /// Creates the report of a training step from its results. Also passes the duration of the step's longest action,
+    /// such as a backward pass, to the watchdog.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, metrics, stages, reductions, update, events, took, .. } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();
@@ -264,8 +269,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Logs a warning, once, if the number of samples in a batch differs from the number that the user passed as
-    /// `tuned_for`.
+    /// Logs a warning if a training batch's number of samples differs from the number for which the learning rates were
+    /// chosen (the user's setting `tuned_for`). Only the first such batch logs a warning.
     fn warn_of_change(&mut self, samples: usize) {
         if let Some(change) = self.stepping.tuned_for.and_then(|tuned_for| BatchChange::between(tuned_for, samples)) {
             self.stepping.tuned_for = None;
@@ -273,8 +278,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Returns the effect of a step on the parameters: updated, or skipped for a reason. A step whose loss or gradients
-    /// are not finite is run again to find its first non-finite result.
+    /// Returns the step's effect on the parameters, as its report shows it: updated, or skipped for a reason. If the
+    /// loss or a gradient is not finite, reruns the step to find the first non-finite result.
     fn update(&mut self, begun: &Begun<In, Target>, sums: &Sums, verdict: Verdict) -> Result<Update, Ended> {
         if let Verdict::Step { scaling, .. } = verdict {
             return Ok(Update::Stepped { gradient_norm: sums.gradient_norm, clipped: scaling != Scaling::Keep });
@@ -283,7 +288,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.not_finite(culprit, begun.context().loss_scale)
     }
 
-    /// Handles a step whose loss or gradients are not finite. Lowers the loss scale if that can help. If it cannot,
+    /// Handles a step whose loss or gradients are not finite. Lowers the loss scale if a lower one can help. Otherwise
     /// skips the step or returns an error, as configured. Returns the effect of the step on the parameters.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.done.steps;
@@ -307,7 +312,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Lowers the loss scale after a non-finite step if a lower scale can help, and returns whether the scale was
-    /// lowered. A lower scale cannot help if the input or the result of a forward was not finite.
+    /// lowered. A lower scale cannot help if the input or the result of a forward pass was not finite.
     pub(crate) fn back_off(&mut self, culprit: Option<Culprit>) -> bool {
         culprit.is_none_or(|culprit| culprit.origin == Origin::Backward) && self.stepping.scaler.back_off()
     }
@@ -318,7 +323,7 @@ fn span_of_step(step: usize) -> Span {
     tracing::debug_span!("step", step, loss, weight, bubble)
 }
 
-/// Records a step's loss, loss weight and bubble (idle share of the stage time) in its tracing span.
+/// Records a step's loss, loss weight and bubble (the workers' idle fraction of the step) in the step's tracing span.
 fn note_figures(span: &Span, report: &StepReport) {
     span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
 }

@@ -1,5 +1,5 @@
-//! Counts the host memory of each worker: [`CountingAllocator`] is a global allocator that attributes every allocation
-//! to the worker whose thread made it.
+//! Measures the host memory of each worker: [`CountingAllocator`] is a global allocator that attributes every
+//! allocation to the worker whose thread made it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,10 +7,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 /// A global allocator that counts the host memory of each worker. An allocation counts for the worker whose thread made
-/// it, until any thread frees it. The memory comes from the allocator `A`, by default the system's.
+/// it, until any thread frees it. The memory itself comes from the allocator `A`, by default the system's allocator.
 ///
-/// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
-/// grows by its alignment, and by at least 16 bytes.
+/// With this allocator, a step's [`Recording`](crate::Recording) contains the allocated memory of stages on CPUs. In
+/// return, every allocation grows by its alignment, and by at least 16 bytes.
 ///
 /// ```
 /// use stageline::CountingAllocator;
@@ -41,17 +41,17 @@ impl<A> CountingAllocator<A> {
     }
 }
 
-/// The meter of one worker's host memory: the bytes in use, their peak, and their change since the last reading. A
-/// meter is never freed, because the worker's allocations may outlive the worker.
+/// Tracks one worker's host memory: the allocated bytes, their peak, and the net change since the last `read`. A meter
+/// is never freed, because the worker's allocations may outlive the worker.
 #[derive(Default)]
 #[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
-    /// The bytes of host memory that the worker's threads allocated and no thread has freed yet.
+    /// Bytes of host memory that the worker's threads have allocated and that are not freed yet.
     held: AtomicUsize,
-    /// The largest number of bytes of host memory in use since the meter's last reading.
+    /// Peak of the worker's allocated bytes since the last `read`.
     peak: AtomicUsize,
-    /// The bytes of host memory that the worker's own threads allocated since the last reading, minus the bytes that
-    /// they freed. Frees by other threads do not count.
+    /// Bytes allocated minus bytes freed by the worker's own threads since the last `read`. Frees by other threads do
+    /// not count.
     kept: AtomicIsize,
 }
 
@@ -60,8 +60,8 @@ thread_local! {
 }
 
 impl Meter {
-    /// Creates a memory meter that counts this thread's allocations from now on; `None` if the program's allocator is
-    /// not a [`CountingAllocator`].
+    /// Creates a meter (memory tracker) that counts the calling thread's allocations. Returns `None` if the program's
+    /// allocator is not a [`CountingAllocator`].
     pub(crate) fn start() -> Option<&'static Self> {
         let meter: &'static Self = Box::leak(Box::default());
         meter.count_this_thread();
@@ -73,7 +73,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Makes this meter count the calling thread's allocations from now on.
+    /// Makes this meter count all further allocations of the calling thread.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -86,8 +86,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the worker's host memory in use, in bytes: the present amount and, since the last reading, the peak and
-    /// the change by the worker's own threads.
+    /// Returns the worker's allocated host memory in bytes: the current amount, and the peak and the own threads' net
+    /// change since the last call.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -104,8 +104,8 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Adds `bytes` to the balance of the worker's own allocations and frees; frees are negative. A call on a thread of
-    /// another worker has no effect.
+    /// Adds `bytes` (an allocation's size, or a freed block's size negated) to the net change by the worker's own
+    /// threads. Has no effect on any other thread.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -117,8 +117,8 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block with room for its owner (a worker's memory meter) in front of the data. The
-/// second value is the size of this room in bytes. Returns `None` if the block would be too large.
+/// Returns the layout of a memory block with extra space in front of the data, and the size of that space in bytes. The
+/// space stores the block's owner (a worker's memory meter). Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -127,7 +127,7 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Writes the owner of a new memory block (the meter of the current thread's worker) in front of the block's data.
+/// Writes a new memory block's owner (the memory meter of the current thread's worker) in front of the block's data.
 /// Counts the `size` bytes of data for this worker, and returns the address of the data.
 ///
 /// # Safety

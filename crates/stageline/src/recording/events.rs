@@ -1,4 +1,4 @@
-//! The recorder of one worker ([`Diary`]), which makes an [`Event`] of each activity of the worker: a computation, a
+//! The recorder of one worker ([`Diary`]). It makes an [`Event`] of each of the worker's activities: a computation, a
 //! transfer or a wait.
 
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The measurements at the end of a worker's activity (a computation, a transfer or a wait). They are the memory in
-/// use, and the time that it takes to ask the device whether it has finished.
+/// Measurements at the end of a worker's activity (a computation, a transfer or a wait): the allocated memory (`held`),
+/// and the overhead of synchronising with the device (`asked`).
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
-    /// The time that it takes to ask the idle device whether it has finished. This time is a cost of the measurement,
-    /// not of the step. It is zero if the device is not asked.
+    /// Duration of a synchronisation with the idle device. It is overhead of the measurement, not part of the step.
+    /// Zero without a synchronisation.
     pub(crate) asked: Duration,
 }
 
-/// Returns the total duration of the forward passes, backward passes, gradient norms and optimizer steps among the
-/// recorded `events`, without waits.
+/// Returns the total time that the recorded `events` spent on forward passes, backward passes, gradient norms and
+/// optimizer steps, without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
-/// The recorder of one worker: its current activity (a computation, a transfer or a wait), and the events of the step
-/// so far, one for each earlier activity.
+/// Records one worker's events. Stores the worker's current activity (a computation, a transfer or a wait), and one
+/// event for each earlier activity of the step.
 pub(crate) struct Diary {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
@@ -34,12 +34,12 @@ pub(crate) struct Diary {
     pub(crate) during: During,
     /// The bytes of tensors that the worker has sent to another stage in its current activity.
     pub(crate) sent: u64,
-    /// The time at which the current step began; the times of the worker's recorded events are relative to it.
+    /// Start time of the current step, which the times of recorded events are relative to.
     began: Instant,
-    /// The time at which the worker's last recorded event ended and the next event began.
+    /// Start time of the worker's current activity, which is the end time of its last event.
     since: Instant,
-    /// The events of the current step so far. The list drops events beyond its capacity, so that recording allocates no
-    /// memory.
+    /// The events of the current step so far. Events beyond the list's capacity are dropped, so that recording
+    /// allocates no memory.
     events: Vec<Event>,
     /// The progress board that shows the worker's activities to the watchdog, which detects stalls.
     board: ProgressBoard,
@@ -52,34 +52,35 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins to record the events of a new pass over a batch, such as a step. `room` is an empty vector with capacity
-    /// for them.
+    /// Starts recording the events of a step or evaluation that began at the time `began`. `room` is an empty vector
+    /// for the events; its capacity is the largest number of events.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
-    /// Records that the worker begins an activity (a computation, a transfer or a wait) for a stage, and shows it on
-    /// the progress board that the watchdog reads.
+    /// Starts an activity (a computation, a transfer or a wait) of the worker for a stage, and posts it on the progress
+    /// board, where the watchdog looks for stalls.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
         self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
     }
 
-    /// Ends the worker's current activity and records its event, with the time `waited` for other workers and with the
-    /// measurements at its end.
+    /// Ends the worker's current activity and appends it to the recorded events, with the time that the worker has
+    /// `waited` for other workers, and the measurements at the activity's end: the allocated memory (`held`) and the
+    /// synchronisation overhead (`asked`).
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
             let (stage, activity) = (self.stage, self.activity);
-            // The time of the question was measured on an idle device, so it may be longer than this event.
+            // The time to ask was measured on an idle device, so it may be longer than this event.
             let asked = asked.min((end - start).saturating_sub(waited));
             self.events.push(Event { stage, activity, start, end, waited, asked, held, sent });
         }
         self.since = now;
     }
 
-    /// Ends the recording of a pass over a batch, such as a step, and returns its events.
+    /// Ends the recording of a step or evaluation, and returns its events.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

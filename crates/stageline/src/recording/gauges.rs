@@ -1,5 +1,5 @@
-//! Takes the measurements at the end of every activity of a worker (a computation, a transfer or a wait). It reads the
-//! memory in use, and in a synchronised step it waits for the device first.
+//! Measures a worker's allocated memory at the end of every activity (a computation, a transfer or a wait). In a
+//! synchronised step, first waits for the device.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::Reading;
 
-/// The instruments with which a worker measures time and memory in use at the end of every activity (a computation, a
-/// transfer or a wait).
+/// Measures a worker's allocated memory, and the overhead of synchronising with its device, at the end of every
+/// activity (a computation, a transfer or a wait).
 pub(crate) struct Gauges {
     clock: Clock,
-    /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished.
-    /// Recordings subtract this time from the times of actions, such as a forward pass.
+    /// The worker's devices, each with the duration of a synchronisation when the device is idle. Recordings subtract
+    /// this overhead from the times of actions, such as a forward pass.
     asking: Vec<(Device, Duration)>,
-    /// The bytes in use on the GPU at the last reading. The next reading computes the change from them.
+    /// Bytes allocated on the GPU at the last measurement. The next measurement subtracts them to compute the change.
     before: Cell<u64>,
     /// The meter of the worker's host memory; `None` if the program's allocator does not count memory.
     pub(crate) meter: Option<&'static Meter>,
@@ -30,10 +30,9 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Returns the measurements at the end of a worker's activity: the memory in use, and the time that it takes to ask
-    /// the device whether it has finished. For a CPU, this time is 0. Any other device is measured only in a
-    /// synchronised step (a step whose workers wait for their device after every action). There, this function first
-    /// waits for the device.
+    /// Measures the allocated memory and the synchronisation overhead at the end of a worker's activity. For a CPU, the
+    /// overhead is 0. For any other device, first waits for the device in a synchronised step (a step whose workers
+    /// wait for their device after every action), and returns an empty reading in any other step.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -46,9 +45,9 @@ impl Gauges {
         Reading { held: self.held(device), asked }
     }
 
-    /// Returns the measurements of [`read`](Self::read) if `device` is a GPU of this host, and an empty reading
-    /// otherwise. A worker measures its GPU again after a wait, because meanwhile other stages may have changed the
-    /// memory in use there.
+    /// Measures a GPU of this host after the worker has waited, because other stages on the GPU may have allocated or
+    /// freed memory meanwhile. Returns the same measurements as [`read`](Self::read), or an empty reading for any other
+    /// device.
     pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }
@@ -59,9 +58,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass over a batch, such as a step, and resets the peak of host memory. In a
-    /// synchronised pass it also measures, for each device except the CPU, how long it takes to ask the idle device
-    /// whether it has finished.
+    /// Prepares the measurements of a step or evaluation, and resets the peak of host memory. If it is synchronised,
+    /// also measures how long a synchronisation with each idle device takes, except for the CPU.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);
@@ -78,7 +76,7 @@ impl Gauges {
 }
 
 fn wait_for(device: &Device) {
-    // A device that fails here fails again at its next operation, where an error can be returned.
+    // A device that fails here fails again at its next operation, which can return an error.
     if let Err(error) = device.sync() {
         tracing::warn!(?device, %error, "the wait for the device failed");
     }

@@ -1,23 +1,24 @@
-//! Recordings: what each worker did in a step, how much memory it had in use, and the causes of its idle time.
+//! Recordings: what each worker did in a step, how much memory it had allocated, and the causes of its idle time.
 //!
-//! Input: the events that workers record during a step, with times, waits, bytes sent and memory in use. Output: a
+//! Input: the events that workers record during a step, with times, waits, bytes sent and allocated memory. Output: a
 //! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker. The account divides the
-//! worker's idle time by cause, by simulations of the plan with the measured costs. This folder owns all measuring on
-//! worker threads: the recorder of events, the waits for a device's clock, the counts of allocated bytes, and the
-//! evaluation of events. It must not change the training, and must not predict bytes: it measures all its byte counts,
-//! and simulates only times. Predictions of a worker's memory under a plan are the task of the crate's folder `memory`.
+//! worker's idle time by cause. To find the causes, the plan is simulated with the measured costs. This folder owns all
+//! measuring on worker threads: the recorder of events, the waits for a device's clock, the counts of allocated bytes,
+//! and the evaluation of events. It must not change the training, and must not predict memory: it measures all byte
+//! counts, and simulates only times. Predictions of a worker's memory under a plan are the task of the crate's folder
+//! `memory`.
 //!
-//! The evaluation in this file matches on each event's `Activity`: computes, sends, receives and the flush add up to
-//! the costs of each stage and micro-batch (`Tally`, `StageCost`), which are simulated with and without transfers
-//! (`Counted`). An `Activity` in an error or in the report of a stall is in `failure`.
+//! The evaluation in this file adds up the events by their `Activity`. The times of computations, sends, receives and
+//! the flush are the costs of each stage and micro-batch (`Tally`, `StageCost`), which are simulated with and without
+//! transfers (`Counted`). An `Activity` in an error or in the report of a stall is in `failure`.
 //!
-//! - `events`: the worker's recorder of events (`Diary`): it enters an activity, which it also writes on the watchdog's
-//!   board, and leaves it with its times, waits, bytes and reading of memory (`Reading`).
-//! - `gauges`: the clock and memory readings that a worker takes at the end of every activity (`Gauges`), on a GPU from
-//!   the memory pool; the wait for a device in steps by the device's clock (`Clock`).
+//! - `events`: the worker's recorder of events (`Diary`). It begins an activity, which it also shows on the watchdog's
+//!   board, and ends it with its times, waits, bytes and memory reading (`Reading`).
+//! - `gauges`: the time and memory measurements that a worker makes at the end of every activity (`Gauges`; on a GPU,
+//!   memory is read from the memory pool). In steps with the device's clock (`Clock`), also the wait for the device.
 //! - `memory`: the measured memory of workers, activations and transfers, computed from events.
-//! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`): every
-//!   block of memory is signed with its owner.
+//! - `allocator`: the global allocator that counts the host memory of each worker (`CountingAllocator`, `Meter`). It
+//!   stores the owner of every memory block in front of the block's data.
 
 pub(crate) mod allocator;
 pub(crate) mod events;
@@ -40,13 +41,13 @@ use crate::recording::memory::{activation, of_worker, output};
 /// The clock that measures the times of a step's recorded events. The default is the host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// The host's clock. On an asynchronous device this clock shows when work was enqueued, not when the work was
-    /// finished.
+    /// Times events on the host, without waiting for the device. On an asynchronous device, the times show when work
+    /// was enqueued, not when it finished.
     #[default]
     Host,
-    /// The host's clock, with a wait at the end of every action (such as a forward pass) until the device has finished.
-    /// This clock measures the true time of actions on any device. It slows down steps, because the host no longer
-    /// enqueues work ahead of the device.
+    /// Times events on the host, but waits for the device at the end of every action (such as a forward pass). This
+    /// measures the true time of actions on any device, but slows down steps, because the host cannot enqueue work
+    /// ahead of the device.
     Synchronised,
 }
 
@@ -60,8 +61,8 @@ impl fmt::Display for Clock {
     }
 }
 
-/// The recording of one training step: the events of every worker with their times. Its methods compute the bubble and
-/// the causes of idle time from them.
+/// The recording of one training step: the timed events of every worker. Its methods compute from them, for example,
+/// the bubble and the causes of idle time.
 #[derive(Clone, Debug)]
 pub struct Recording {
     plan: Arc<Checked>,
@@ -101,13 +102,13 @@ impl Recording {
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// Returns the recorded events of each data-parallel replica, in order: one list for each of its workers.
+    /// Returns the recorded events of each data-parallel replica, in replica order: one list for each of its workers.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
 
-    /// Returns the events of the recorded step: one list for each worker, in order of time, with the workers of replica
-    /// 0 first. The result is empty if nothing was computed.
+    /// Returns the events of the recorded step: one list for each worker, in order of time, beginning with the workers
+    /// of replica 0. The result is empty if nothing was computed.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
@@ -120,9 +121,10 @@ impl Recording {
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble of a simulated step: the fraction, from 0 to 1, of the total stage time (workers x step time)
-    /// that is not spent on computation. The simulation runs the recorded step's plan (order of actions on each worker)
-    /// with the measured times of all computations and transfers, but without the overhead of the runtime.
+    /// Returns the bubble that the step would have without the runtime's overhead: the fraction, from 0 to 1, of the
+    /// total stage time (workers x step time) that is not spent on computation. It is computed by a simulation of the
+    /// recorded step's plan (order of actions on each worker) with the measured times of all computations and
+    /// transfers.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -133,10 +135,10 @@ impl Recording {
     /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds. They are the times of every
     /// forward pass, backward pass and send, and each stage's time for gradient norms and optimizer step (the flush).
     ///
-    /// The latency of a send is the time that it kept the sending worker busy plus the time that it kept the receiving
-    /// worker busy. If backward passes were not split, the input gradient and the weight gradient are each assumed to
-    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For
-    /// another replica, call this method on the recording that [`of_replica`](Self::of_replica) returns.
+    /// A send's latency is the sum of the times that the sending and the receiving worker were busy with it. If
+    /// backward passes were not split, the input gradient and the weight gradient are each assumed to take half the
+    /// time of the backward pass. If they were split, the backward pass takes the sum of both. For another replica,
+    /// call this method on the recording that [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
@@ -147,8 +149,8 @@ impl Recording {
         Costs::by_micro_batch(costs).with_optimizer(flush)
     }
 
-    /// Returns the account of each worker in the recorded step (its busy time, and its idle time by cause), in seconds,
-    /// replica after replica. The exchange of gradients and parameters between replicas counts as `other`.
+    /// Returns each worker's account of the recorded step in seconds: its busy time, and its idle time by cause. The
+    /// workers are ordered by replica. The exchange of gradients and parameters between replicas counts as `other`.
     pub fn accounts(&self) -> Vec<Account> {
         self.by_replica().flat_map(|rows| self.accounts_of(rows)).collect()
     }
@@ -168,17 +170,17 @@ impl Recording {
         rows.iter().zip(idle).map(account).collect()
     }
 
-    /// Returns the memory in bytes that each worker had in use at the start of the step and at its peak, replica after
-    /// replica. Returns `None` if memory was not measured for a worker. On a CPU this needs the
+    /// Returns each worker's allocated memory in bytes, at the start of the step and at its peak. The workers are
+    /// ordered by replica. Returns `None` if memory was not measured for a worker. On a CPU, measurements need the
     /// [`CountingAllocator`](crate::CountingAllocator), and on a GPU a synchronised step ([`Clock::Synchronised`]).
     /// Devices of other hosts are not measured.
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| of_worker(row)).collect()
     }
 
-    /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
-    /// forward pass until its backward pass. Each figure is a mean over the micro-batches. Returns `None` if memory was
-    /// not measured on a stage (see [`memory`](Self::memory)).
+    /// Returns, for each stage, the measured bytes of activations that the stage stores for one micro-batch from its
+    /// forward pass until its backward pass, as a mean over the micro-batches. Returns `None` if memory was not
+    /// measured on a stage (see [`memory`](Self::memory)).
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
@@ -189,8 +191,8 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Returns the times of computations, transfers and optimizer steps in one replica, by stage and micro-batch.
-    /// `rows` lists the recorded events of its workers. `took` returns the part of an event's duration that counts,
+    /// Returns one replica's times of computations, transfers and optimizer steps, by stage and micro-batch. `rows`
+    /// lists the recorded events of the replica's workers. `took` returns the part of an event's duration that counts,
     /// such as the duration without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
@@ -207,7 +209,7 @@ impl Recording {
             match event.activity {
                 Activity::Instruction(Instruction::Compute(action)) => tally.compute(action, took),
                 Activity::Instruction(Instruction::Send(transfer)) => {
-                    // The receiver may have the tensor before the send returns; then the transfer ends at the receiver.
+                    // The receiver may have the tensor before the send returns. The transfer then ends at the receiver.
                     let there = receives.get(&transfer).map(|receive| receive.end - arriving(receive));
                     let there = there.map(|there| there.saturating_sub(event.start).as_secs_f64());
                     let send = send_of(&mut tally.costs[stage][transfer.micro_batch], transfer.carried);
@@ -224,11 +226,11 @@ impl Recording {
         tally
     }
 
-    /// Returns the timeline of a simulated step of one replica. Actions take the measured times of the recorded events
-    /// (`rows`), and the runtime has no overhead. `counted` selects which recorded activities (computations, transfers,
-    /// questions to devices) take time.
+    /// Simulates the recorded step of one replica and returns its timeline. Actions take the measured times of the
+    /// recorded events (`rows`), and the runtime has no overhead. `counted` selects which recorded activities
+    /// (computations, transfers, synchronisation with devices) take time.
     ///
-    /// A send counts as part of the forward or backward pass before it. A receive counts as part of the forward or
+    /// A send counts as part of the forward or backward pass before it, and a receive as part of the forward or
     /// backward pass that needs the received tensor. The gradient norms at the end count as part of a worker's last
     /// backward pass, because they do not wait for other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
@@ -265,23 +267,23 @@ impl Recording {
     }
 }
 
-/// The kinds of work whose measured times count when a recorded step is simulated; all others take no time in the
-/// simulation. Each variant also counts the work of the variants before it.
+/// Selects the work that takes its measured time when a recorded step is simulated; all other work takes no time. Each
+/// variant includes the variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// The simulation counts only the time of forward passes, backward passes and the flush (gradient norms and
-    /// optimizer step). Everything else takes no time in it.
+    /// Only forward passes, backward passes and the flush (gradient norms and optimizer step) take time in the
+    /// simulation.
     Computes,
-    /// The simulation counts the time of sends and receives, in addition to forward passes, backward passes and the
-    /// flush (gradient norms and optimizer step).
+    /// Sends and receives take time in the simulation, in addition to forward passes, backward passes and the flush
+    /// (gradient norms and optimizer step).
     Transfers,
-    /// The simulation counts the time of computations, of transfers, and of asking devices whether they have finished
-    /// their work.
+    /// Synchronising with devices (the measurement overhead) takes time in the simulation, in addition to computations
+    /// and transfers.
     Asking,
 }
 
-/// Returns the time for which a receive kept its worker busy, without the wait for the sender. The time of asking the
-/// device whether it has finished is included, because a receiver always needs to ask.
+/// Returns how long a receive kept its worker busy, without the wait for the sender. Includes the synchronisation with
+/// the device, which a receiver always needs.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
@@ -290,8 +292,7 @@ fn arriving(receive: &Event) -> Duration {
 struct Tally {
     /// The times of forward passes, backward passes and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time in seconds for which the receive of each transfer kept its worker busy, without the wait for the
-    /// sender.
+    /// For each transfer, how many seconds its receive kept the worker busy, without the wait for the sender.
     received: Vec<(Transfer, f64)>,
     /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,

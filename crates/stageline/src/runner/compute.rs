@@ -1,5 +1,6 @@
-//! The forward passes of a stage, and its backward passes, both split and unsplit. Also the search for non-finite
-//! results in an inspection (a second run of a non-finite step).
+//! A stage's forward and backward passes. A backward pass may be split into input gradient and weight gradients (B and
+//! W in zero-bubble schedules). Also finds the origin of NaN and infinity in an inspection (a second run of a
+//! non-finite step).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,20 +23,20 @@ use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// The time at which the weight gradients of a backward pass are computed: at once, or in the second half of a split
-/// backward pass. Some layers only support the first.
+/// When a backward pass computes weight gradients: immediately, or in the second half of a split backward pass. Layers
+/// that cannot defer weight gradients always compute them immediately.
 #[derive(Clone, Copy)]
 pub(super) enum WeightGradients {
-    /// The weight gradients are computed in the backward pass, and added to the stage's gradient sum at once.
+    /// Compute weight gradients during the backward pass, and add them to the stage's gradient sum immediately.
     AtOnce,
-    /// The weight gradients are deferred to the second half of a split backward pass.
+    /// Defer weight gradients to the second half of a split backward pass (W in zero-bubble schedules).
     Later,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the stage's forward pass on one micro-batch. The first forward pass also logs a warning of operations that
-    /// Stageline's own kernels did not compute, except those named in an earlier warning. If such operations are
-    /// refused, it returns an error instead.
+    /// Runs the stage's forward pass on one micro-batch. The first forward pass also looks for operations without a
+    /// Stageline kernel that no earlier warning has named. It logs a warning about them, or returns an error if the
+    /// pipeline's settings forbid such operations.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         if std::mem::replace(&mut self.warned.fallbacks, true) {
             return self.run_forward(micro_batch);
@@ -51,9 +52,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         refused.map_or(Ok(()), |refused| Err(refused.into()))
     }
 
-    /// Runs the stage's forward pass on one micro-batch. In training it keeps the autodiff graph for the backward pass.
-    /// In an inspection (a second run of a non-finite step) it also checks the input and the result for non-finite
-    /// values.
+    /// Runs the stage's forward pass on one micro-batch. In training, retains the autodiff graph for the backward pass.
+    /// In an inspection (a second run of a non-finite step), also records whether this forward pass, or the caller's
+    /// batch, is the origin of non-finite values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.parameters.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -80,7 +81,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
         self.tape.put(micro_batch, Taped { context, input, residual, used_once, weight });
         match given {
-            // The input of stage 0 is the caller's batch.
+            // The input of stage 0 is the caller's batch, so no computation is to blame.
             Some(Soundness::NaN) if self.stage == 0 => self.add_culprit(micro_batch, Origin::Input),
             Some(given) if self.sink.output_soundness(micro_batch) > given => {
                 self.add_culprit(micro_batch, Origin::Forward)
@@ -97,21 +98,21 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Whether the stage's current pass is an inspection: a second run of a non-finite step, in search of the first
+    /// Whether the stage is running an inspection: a second run of a step with NaN or infinity, to find the first
     /// non-finite result.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
     }
 
-    /// Records which computation of a micro-batch gave a non-finite result. Does nothing unless the current pass is an
-    /// inspection.
+    /// Records that a micro-batch's computation `origin`, such as the forward pass, gave a non-finite result. Does
+    /// nothing except in an inspection (a second run of a non-finite step, to find the cause).
     pub(super) fn add_culprit(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
             culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });
         }
     }
 
-    /// Runs the backward pass of one micro-batch, not split into input and weight gradients, and adds its gradients to
+    /// Runs one micro-batch's unsplit backward pass (input and weight gradients together), and adds the gradients to
     /// the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Differentiated { gradients, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
@@ -119,8 +120,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Adds the gradients of one micro-batch to the stage's gradient sum, except in an inspection (a second run of a
-    /// non-finite step). The inspection has examined the gradients already, and needs no sum.
+    /// Adds one micro-batch's gradients to the stage's gradient sum, except in an inspection (a second run of a
+    /// non-finite step), which steps no optimizer.
     fn sum(&mut self, micro_batch: usize, gradients: MicroBatchGradients) {
         let gradients = if self.inspects() { MicroBatchGradients::of_weight(gradients.weight) } else { gradients };
         let module = self.parameters.trained.module();
@@ -152,12 +153,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Warns of parameters whose weight gradients are computed in the first half of a split backward pass. Their
-    /// layers, such as burn's own, cannot defer these gradients to the second half. The second half then fills less
-    /// idle time.
+    /// Warns that a split backward pass computes some parameters' weight gradients in its first half, because their
+    /// layers, such as burn's own, cannot defer them. The second half then fills less idle time.
     ///
-    /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
-    /// position embeddings. A message at the level DEBUG always has their number and their paths.
+    /// No warning is logged if these parameters have at most a tenth of the stage's trainable elements, as a position
+    /// embedding does. A log message at level DEBUG always lists them.
     pub(super) fn warn_of_whole_backwards(&self, gradients: &MicroBatchGradients) {
         let shared: HashSet<_> = self.parameters.ties.ids().collect();
         let module = self.parameters.trained.computing();
@@ -191,8 +191,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Runs the second half of a split backward pass: computes the deferred weight gradients. Then adds all gradients
-    /// of the micro-batch to the stage's gradient sum, except in an inspection (a second run of a non-finite step).
+    /// Runs the second half of a split backward pass: computes the deferred weight gradients, and adds all of the
+    /// micro-batch's gradients to the stage's gradient sum. An inspection (a second run of a non-finite step) adds no
+    /// gradients.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let Differentiated { mut gradients, came_finite } = self.halves.take(micro_batch);
         if came_finite {
@@ -204,9 +205,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.sum(micro_batch, gradients);
     }
 
-    /// Runs the backward pass of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
-    /// exchanges the gradients of tied parameters with the stages that share them. `weights` says whether the gradients
-    /// of all other parameters are computed now or later. Layers that cannot defer them compute them now.
+    /// Runs one micro-batch's backward pass. Retains the gradient of the stage's input for the previous stage, and
+    /// exchanges the gradients of tied parameters with the stages that share them. `weights` selects whether all other
+    /// weight gradients are computed in this call or deferred, in layers that can defer them.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,
@@ -216,7 +217,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let Taped { context, input, residual, mut used_once, weight } = self.tape.take(micro_batch);
         let inspects = self.inspects();
         let came_finite = inspects && self.sink.gradient_is_finite(micro_batch);
-        // Other stages wait for the gradients of tied parameters.
+        // Gradients of tied parameters are never deferred, because other stages wait for them.
         let tied: HashSet<_> = self.parameters.ties.ids().collect();
         let root = self.sink.root(residual, micro_batch, &context);
         let backward = || root.map(|root| root.backward());
@@ -225,7 +226,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 let (gradients, deferred) = collect(tied, backward);
                 (gradients, GradientsParams::new(), deferred)
             }
-            // An inspection examines the gradients of single micro-batches.
+            // An inspection checks the gradients of each micro-batch, so layers must not add them to the sum.
             WeightGradients::AtOnce if inspects => (backward(), GradientsParams::new(), Vec::new()),
             WeightGradients::AtOnce => {
                 used_once.retain(|id| !tied.contains(id));

@@ -16,43 +16,45 @@ use crate::transfer::link::{Upstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::precision::Precision;
 
-/// The input side of a stage. It provides the input of each micro-batch, adds it to the autodiff graph, and keeps its
-/// gradients for the previous stage. `T` is the type of the input.
+/// A stage's input side: it gets each micro-batch's input (of type `T`) from the caller's batch or the previous stage,
+/// adds the input to the autodiff graph, and retains the input's gradients for the previous stage.
 pub(crate) trait Source<T>: Send {
-    /// Prepares the input side of a stage for a pass over a batch. The first stage receives its inputs from the caller.
+    /// Prepares the input side of a stage for the next step, evaluation or inference. On the first stage, receives the
+    /// inputs of all micro-batches from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
-    /// stage's precision.
+    /// Removes and returns one micro-batch's received input, on the stage's `device`, with its float tensors cast to
+    /// the stage's compute `precision`.
     fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T>;
-    /// Adds a stage's input to the autodiff graph. Returns the input and its float tensors, which are leaves of the
-    /// graph; their gradients go to the previous stage. The first stage has no leaves.
+    /// Adds a stage's input to the autodiff graph. Returns the input in the graph, and the leaves: its float tensors,
+    /// whose gradients go to the previous stage. The first stage has no leaves.
     fn track(&self, payload: T) -> (T, Leaves);
-    /// Keeps the gradients of a micro-batch's input for the previous stage; the first stage keeps none. If the pass
-    /// searches for non-finite results (`inspects`), returns whether these gradients are finite. Returns true in any
-    /// other pass.
+    /// Retains the gradients of a micro-batch's input for the previous stage; the first stage retains none. If
+    /// `inspects` is true (in a search for NaN and infinity), returns whether these gradients are finite; otherwise
+    /// returns true.
     fn keep(&mut self, micro_batch: usize, input: &Leaves, gradients: Option<&mut Gradients>, inspects: bool) -> bool;
     /// Returns the stage's connection to the previous stage, for receiving activations and sending gradients; `None` on
     /// the first stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
 }
 
-/// The input side of any stage, with its type erased: inputs come from the batch or from the previous stage.
+/// The boxed input side of any stage, which gets inputs from the batch or from the previous stage.
 pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
-/// The input side of the first stage. In each pass it receives the inputs of all micro-batches from the caller in one
-/// message.
+/// The first stage's input side. It receives the inputs of all micro-batches of a step or evaluation from the caller in
+/// one message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
-    /// The inputs of the micro-batches in the current pass whose forward pass has not yet run on this stage.
+    /// The inputs from the caller's batch, for the micro-batches whose forward pass has not yet run on the first stage.
     arrived: Slots<Weighted<T>>,
 }
 
 /// The input side of every stage except the first: the connection to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs from the previous stage, for the micro-batches whose forward pass has not yet run on this stage.
+    /// The inputs received from the previous stage, for the micro-batches whose forward pass has not yet run on this
+    /// stage.
     arrived: Slots<Weighted<T>>,
-    /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
+    /// The gradients of this stage's inputs that are ready to be sent to the previous stage, by micro-batch.
     departing: Slots<LeafGradients>,
 }
 
@@ -104,8 +106,7 @@ impl<T: Payload> Source<T> for FromPrevious<T> {
         Ok(())
     }
 
-    /// Removes and returns the input of one micro-batch. It is already on this stage's device and in this stage's
-    /// precision.
+    /// Removes and returns one micro-batch's input, which is already on this stage's device and in its precision.
     fn take(&mut self, micro_batch: usize, _device: &Device, _precision: Precision) -> Weighted<T> {
         self.arrived.take(micro_batch)
     }

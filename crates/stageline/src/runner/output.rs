@@ -21,67 +21,66 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::not_finite::{Soundness, soundness, tensor_is_finite};
 
-/// The output side of a stage with module `M`. It runs the forward pass, keeps the output for the next stage or
-/// computes the loss, and provides the tensor where the backward pass starts.
+/// The output side of a stage with module `M`. It runs the forward pass, stores the output for the next stage or
+/// computes the loss, and provides the tensor from which the backward pass starts.
 pub(crate) trait Sink<M>: Send {
     type Input: Payload;
-    /// The type of the tensors where the backward pass of a micro-batch starts. They are the float tensors of the
-    /// stage's output, or the loss on the last stage.
+    /// The type of the tensors that a forward pass retains for starting the micro-batch's backward pass: the float
+    /// tensors of the stage's output, or the loss on the last stage.
     type Residual: Send;
 
-    /// Prepares the output side of a stage for a pass over a batch. The last stage receives the targets of the batch
-    /// from the caller.
+    /// Prepares the output side of a stage for the next step, evaluation or inference. The last stage receives the
+    /// batch's targets from the caller, except in inference.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward pass of one micro-batch. Returns the tensors where the backward pass starts: the float
-    /// tensors of the stage's output, or the loss on the last stage.
+    /// Runs one micro-batch's forward pass in training. Returns the tensors from which the backward pass starts: the
+    /// float tensors of the stage's output, or the loss on the last stage.
     fn forward(
         &mut self,
         module: &M,
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
-    /// Runs the forward pass of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
-    /// output for the next stage or the caller. In an evaluation the last stage keeps the loss and the metrics instead.
+    /// Runs one micro-batch's forward pass without an autodiff graph, for evaluation or inference. Stores the output
+    /// for the next stage or the caller. In an evaluation, the last stage stores the loss and the metrics instead.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar tensor where the backward pass of a micro-batch starts. Returns `None` if the stage received
-    /// no gradient of its output. Also returns `None` if autodiff does not track the output or, on the last stage, the
-    /// loss.
+    /// Returns the scalar from which a micro-batch's backward pass starts. `residual` is the result of its forward
+    /// pass. Returns `None` if the stage received no gradient of its output, or if autodiff does not track the output
+    /// (on the last stage: the loss).
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst kind of number (finite, infinite or NaN) in the stage's output for one micro-batch. The last
-    /// stage checks the loss instead, and counts any non-finite loss as NaN.
+    /// Returns the worst kind of value (finite, infinite or NaN) in the stage's output for one micro-batch. The last
+    /// stage checks the loss instead, and counts an infinite loss as NaN.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
     /// Whether all gradients that the next stage sent for one micro-batch are finite; always true on the last stage.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     /// Returns the stage's connection to the next stage, for sending activations and receiving gradients; `None` on the
     /// last stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
-    /// Ends a pass over a batch on the output side of a stage. The last stage returns its losses and metrics, and sends
-    /// the outputs of an inference to the caller.
+    /// Ends a step, evaluation or inference on the output side of a stage. The last stage returns its losses and
+    /// metrics, and in inference sends its outputs to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
-    /// Discards the losses and metrics that the last stage has computed in the current training step, because the step
-    /// is discarded and begins again.
+    /// Discards the losses and metrics of the current training step, because the step is discarded and begins again.
     fn forget(&mut self);
 }
 
-/// The losses and metrics of a step or an evaluation, one tensor for each micro-batch, still on the device. Only the
+/// The losses and metrics of a step or an evaluation, still on the device: one tensor for each micro-batch. Only the
 /// last stage has any.
 #[derive(Default)]
 pub(crate) struct Results {
-    /// The sums of the loss terms over the targets of each micro-batch: one tensor of shape `[terms]` for each
-    /// micro-batch.
+    /// The loss of each micro-batch, by the micro-batch's index: a tensor of shape `[terms]`, where each loss term is
+    /// summed over the micro-batch's targets.
     pub(crate) losses: BTreeMap<usize, Tensor<1>>,
-    /// The sums of the metrics over the targets of each micro-batch: one tensor of shape `[metrics]` for each
-    /// micro-batch. There are no tensors if the last stage has no metrics.
+    /// The metrics of each micro-batch, by the micro-batch's index: a tensor of shape `[metrics]`, where each metric is
+    /// summed over the micro-batch's targets. Empty if the last stage has no metrics.
     pub(crate) metrics: BTreeMap<usize, Tensor<1>>,
 }
 
 /// The output side of every stage except the last: the connection that sends the stage's output to the next stage.
 pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
-    /// The outputs that the stage has computed and not yet sent to the next stage, by micro-batch.
+    /// This stage's computed outputs that have not yet been sent to the next stage, by micro-batch.
     ready: Slots<Weighted<T>>,
-    /// The gradients of the stage's outputs, by micro-batch, that the next stage has sent and no backward pass has used
-    /// yet.
+    /// The gradients of this stage's outputs that the next stage has sent and no backward pass has used yet, by
+    /// micro-batch.
     gradients: Slots<LeafGradients>,
 }
 
@@ -145,21 +144,20 @@ impl<T: Payload> Neighbour for ToNext<T> {
     }
 }
 
-/// The last stage's ends of its channels to and from the caller, for targets of batches and for outputs of inferences.
-/// Each message contains all micro-batches of a pass.
+/// The last stage's channels from and to the caller: for a batch's targets, and for the outputs of inference. Each
+/// message contains all micro-batches.
 pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) targets: Receiver<Vec<Target>>,
     pub(crate) outputs: Sender<Vec<Out>>,
 }
 
-/// The work of the last stage in the current pass over a batch: to compute losses from targets, or outputs for the
-/// caller.
+/// The kind of results that the last stage currently computes: losses and metrics, or outputs for the caller.
 enum Wanted<Out, Target> {
-    /// The last stage computes losses and metrics. This variant contains the targets of the micro-batches whose forward
-    /// pass has not yet run.
+    /// Compute losses and metrics. The value contains the targets of the micro-batches whose forward pass has not yet
+    /// run.
     Losses(Slots<Target>),
-    /// The last stage computes outputs for the caller, in an inference. This variant contains the outputs computed so
-    /// far, by micro-batch.
+    /// Compute outputs for the caller (inference). The value contains the outputs computed so far, by micro-batch
+    /// index.
     Outputs(BTreeMap<usize, Out>),
 }
 
@@ -176,8 +174,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Self { channels, device, wanted: Wanted::Losses(Slots::new()), results: Results::default() }
     }
 
-    /// Keeps the loss of a micro-batch for the step's report. Returns an error if the loss does not have one number for
-    /// each loss term. Also returns an error for BF16 and F16, which are too imprecise for a sum.
+    /// Stores a micro-batch's loss for the step's report. Returns an error if the loss does not have one element for
+    /// each loss term in `weight`, or if its dtype is BF16 or F16, which are too imprecise for a sum.
     fn note_loss(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
@@ -192,9 +190,9 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Ok(())
     }
 
-    /// Returns the loss sums of a micro-batch, one number for each loss term, from the stage's output. Also computes
-    /// and keeps the stage's metrics, if there are any. Returns an error if the metrics have a wrong shape or are in
-    /// BF16 or F16, or if the user's loss function fails.
+    /// Computes a micro-batch's loss from the stage's output: one element for each loss term, summed over the targets.
+    /// Also computes and stores the user's metrics, if there are any. Returns an error if the metrics have a wrong
+    /// shape or the dtype BF16 or F16, or if the user's loss function fails.
     fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
     where
         L: LossStage<Output = Out, Target = Target>,
@@ -216,8 +214,7 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         module.try_loss(output, target)
     }
 
-    /// Removes and returns the target of a micro-batch, moved to the last stage's device; returns `None` in an
-    /// inference.
+    /// Removes and returns a micro-batch's target, moved to the last stage's device; returns `None` in inference.
     fn target(&mut self, micro_batch: usize) -> Option<Target> {
         match &mut self.wanted {
             Wanted::Losses(targets) => Some(place(targets.take(micro_batch), &self.device)),
@@ -226,8 +223,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
     }
 }
 
-/// Returns an error if a sum over targets (a loss or a metric, named by `what`) was computed in BF16 or F16, which are
-/// too imprecise for sums.
+/// Returns an error if `sum`, a loss or metric summed over targets, has the dtype BF16 or F16, which are too imprecise
+/// for sums. `what` names the sum in the error message.
 fn require_f32(what: &str, sum: &Tensor<1>) -> Result<(), BoxError> {
     if matches!(sum.dtype(), DType::BF16 | DType::F16) {
         return Err(format!(
@@ -277,9 +274,9 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Returns the scalar where the last stage's backward pass of a micro-batch starts. It is the sum of the loss
-    /// terms, each divided by its loss weight in the whole step, times the loss scale. Returns `None` if autodiff does
-    /// not track the loss.
+    /// Returns `loss_scale * sum(loss / divisor)`, the scalar from which the last stage's backward pass of a
+    /// micro-batch starts. `loss` has one sum over targets for each loss term. Returns `None` if autodiff does not
+    /// track the loss.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;
@@ -289,7 +286,7 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
     }
 
     fn output_soundness(&self, micro_batch: usize) -> Soundness {
-        // An infinite loss is as bad as NaN, even if the stage's input was already infinite.
+        // An infinite loss counts as NaN, so that the stage is reported even if its input was already infinite.
         let sound = self.results.losses.get(&micro_batch).is_none_or(|loss| tensor_is_finite(loss.clone()));
         if sound { Soundness::Finite } else { Soundness::NaN }
     }
@@ -315,14 +312,13 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
     }
 }
 
-/// Divides the sum of each loss term by the term's weight, and returns the sum of the quotients, as a tensor of shape
-/// `[1]`. If there are several terms, a term of weight 0 adds 0. A single term of weight 0 is divided by 0, so the
-/// result is not finite.
+/// Returns `sum(sums / weight)`, the sum of all loss terms' means, as a tensor of shape `[1]`. With several terms, a
+/// term of weight 0 contributes 0. A single term of weight 0 is divided by 0, so the result is not finite.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),
         ref weights => {
-            // A term without weight becomes 0, and has no gradient.
+            // Dividing by infinity gives 0 and no gradient.
             let divisors = weights.iter().map(|&weight| if weight == 0.0 { f64::INFINITY } else { weight });
             let divisors = TensorData::new(divisors.collect::<Vec<_>>(), [weights.len()]);
             let divisors = Tensor::<1>::from_data(divisors, &sums.device()).cast(FloatDType::from(sums.dtype()));

@@ -1,6 +1,6 @@
-//! The parameters of a stage ([`StageParameters`]): steps the optimizer as the verdict on a step says, and exchanges
-//! the values of shared parameters. The owner of a shared parameter is the stage whose optimizer steps it, and other
-//! stages and replicas have copies.
+//! A stage's parameters ([`StageParameters`]): their optimizer step, if the verdict on a step is to step, and the
+//! exchange of shared parameters. A shared parameter's owner is the stage whose optimizer updates it; other stages and
+//! replicas have copies.
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -15,14 +15,14 @@ use crate::update::health::Examination;
 use crate::update::optimizer_step::{Made, Trained};
 use crate::update::parameter_gradient::show;
 
-/// The parameters of a stage, with their optimizer and the connections to the stages and replicas that share them.
+/// A stage's parameters, with their optimizer and the connections to the stages and replicas that share them.
 pub(super) struct StageParameters<M> {
     pub(super) trained: Trained<M>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// Whether the stage has begun its first pass over a batch. In this pass the worker's thread copies parameters in
-    /// host memory to memory of its own. The stage then sends the first values of shared parameters to the stages and
-    /// replicas that have copies.
+    /// Whether the stage has prepared its parameters for its first step or evaluation (see [`settle`](Self::settle)):
+    /// trained parameters are copied to memory that the worker's thread allocates, and the first values of shared
+    /// parameters are exchanged.
     settled: bool,
 }
 
@@ -31,9 +31,10 @@ impl<M: Module + 'static> StageParameters<M> {
         Self { trained, ties, collective, settled: false }
     }
 
-    /// Prepares the parameters for the stage's first pass over a batch, and does nothing in later passes. In replica 0,
-    /// the calling thread copies parameters in host memory to memory of its own. Then the stage exchanges the first
-    /// values of shared parameters with the stages and replicas that share them.
+    /// Prepares the parameters for the stage's first step or evaluation; does nothing later. In replica 0, copies
+    /// trained parameters in host memory or on a CUDA device, and optimizer state in host memory, to memory that the
+    /// calling thread allocates. Then exchanges the first values of shared parameters with the stages and replicas that
+    /// share them.
     pub(super) fn settle(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if !self.settled {
             match self.collective.is_root() {
@@ -47,15 +48,15 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(())
     }
 
-    /// Sends the current values of the shared parameters that this stage owns (steps with its own optimizer) to the
+    /// Sends the current values of the shared parameters that this stage owns (updates with its own optimizer) to the
     /// stages and replicas that have copies.
     pub(super) fn publish(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.ties.publish(self.trained.module(), waits)?;
         self.collective.broadcast(self.trained.module(), waits)
     }
 
-    /// Receives the stage's parameter values from the same stage of replica 0, whose optimizer updates them. Replica 0
-    /// itself does not call this function.
+    /// Receives the parameter values from the same stage of replica 0, whose optimizer updates them. Must be called
+    /// only in other replicas.
     fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
@@ -66,9 +67,9 @@ impl<M: Module + 'static> StageParameters<M> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step, and returns the stage's report. `gradients` contains the stage's gradient sums,
-    /// and `stage` is its index. If the verdict is to step, a stage of replica 0 steps its optimizer. A stage of
-    /// another replica then receives the new parameter values from replica 0.
+    /// Carries out the `verdict` on a step (step the optimizers, or skip), and returns the stage's report. `stage` is
+    /// the stage's index, and `gradients` are its gradient sums. To step, a stage of replica 0 steps its optimizer, and
+    /// a stage of another replica receives the new parameter values from replica 0.
     pub(super) fn conclude(
         &mut self,
         stage: usize,
@@ -101,8 +102,8 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(Conclusion { learning_rate, health, states_on_host, ..Conclusion::default() })
     }
 
-    /// Acts on the verdict on a step in a replica other than replica 0, which alone has optimizers. If the optimizers
-    /// step, the stage receives the new parameter values from replica 0. It then sends the values of tied parameters to
+    /// Carries out the `verdict` on a step in a replica other than replica 0, which alone has optimizers. If the
+    /// optimizers step, receives the new parameter values from replica 0, and sends the values of tied parameters to
     /// the stages of its own replica that have copies. Returns an empty report.
     fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
@@ -112,8 +113,9 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(Conclusion::default())
     }
 
-    /// Completes a step after the verdict. Receives the new values of tied (shared) parameters from the stages that own
-    /// them, or rolls back a rehearsal (a step that only measures memory).
+    /// Completes a step after [`conclude`](Self::conclude) has carried out the `verdict`. Receives the new values of
+    /// tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that only measures
+    /// memory).
     pub(super) fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
             Verdict::Step { .. } => self.follow_owners(waits)?,

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-/// A map from micro-batches to values, such as inputs or gradients, that wait for the instruction (a computation or a
-/// send) that uses them. Each micro-batch has at most one value. The order of a validated plan ensures that every value
-/// is put into the map before it is taken out.
+/// A map from micro-batch indices to values, such as inputs or gradients, that wait for an instruction (a computation
+/// or a send) to use them. Each micro-batch has at most one value. A validated plan puts every value into the map
+/// before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {

@@ -1,5 +1,5 @@
-//! The runner of one stage ([`StageRunner`]), from the start of a pass to the optimizer step, or to the rollback of
-//! this step. The stage's forward and backward passes are in `compute`, its gradient sums in `sums`, and its optimizer
+//! The runner of one stage ([`StageRunner`]), from the start of a step to the optimizer step and its commit or
+//! rollback. The stage's forward and backward passes are in `compute`, its gradient sums in `sums`, and its optimizer
 //! steps and shared parameters in `parameters`.
 
 use std::collections::HashSet;
@@ -34,20 +34,19 @@ use crate::update::not_finite::Culprit;
 use crate::update::optimizer_step::Trained;
 use stageline_nn::Fallback;
 
-/// The pass over a batch that a stage runs now, with the data that the stage needs in it.
+/// The kind of work that a stage currently does (none, training or evaluation), with the data needed for it.
 pub(super) enum Mode<M> {
-    /// The stage runs no pass (no step, evaluation or inference) at the moment.
+    /// The stage runs no step, evaluation or inference.
     Idle,
-    /// A training pass or an inspection (a second run of a non-finite step), which both run forward and backward
-    /// passes.
+    /// The stage runs a training step or an inspection (a second run of a non-finite step), both with forward and
+    /// backward passes.
     Training {
         context: Arc<Context>,
-        /// The non-finite results that an inspection (a second run of a non-finite step) has found so far; `None` in a
-        /// training pass.
+        /// The non-finite results that an inspection (a second run of a step with NaN or infinity, to find the cause)
+        /// has found so far; `None` in a training step.
         inspection: Option<Vec<Culprit>>,
     },
-    /// The stage runs an evaluation or an inference. The value is a copy of the stage's module without autodiff, which
-    /// this pass uses.
+    /// The stage runs an evaluation or inference, with this copy of its module without autodiff.
     Evaluating(M),
 }
 
@@ -61,15 +60,15 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) source: AnySource<K::Input>,
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graph of each live micro-batch. Its forward pass on this stage has run, and its backward pass on
-    /// this stage has not run yet.
+    /// The autodiff graphs of the live micro-batches: those between their forward pass and their backward pass on this
+    /// stage.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The state of each micro-batch between the two halves of its split backward pass.
+    /// The gradients of the micro-batches that are between the two halves (B and W) of their split backward pass.
     pub(super) halves: Slots<Differentiated>,
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage's first forward pass fails if Stageline's own kernels do not compute one of its operations,
-    /// instead of logging a warning.
+    /// Whether an operation without a Stageline kernel is an error: if true, the stage's first forward pass fails on
+    /// such an operation instead of logging a warning.
     pub(super) refuses_fallbacks: bool,
 }
 
@@ -77,42 +76,46 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 pub(super) struct Taped<R> {
     /// The step number, loss weights and loss scale of the step that ran the micro-batch's forward pass.
     pub(super) context: Arc<Context>,
-    /// The float tensors of the stage's input, which are leaves of the autodiff graph; empty on the first stage.
+    /// The float tensors of the stage's input for this micro-batch, whose gradients the backward pass returns to the
+    /// previous stage. Empty on the first stage.
     pub(super) input: Leaves,
-    /// The tensors where the micro-batch's backward pass starts: the float tensors of the stage's output, or the loss
-    /// on the last stage.
+    /// The tensors from which the micro-batch's backward pass starts: the float tensors of the stage's output, or the
+    /// loss on the last stage.
     pub(super) residual: R,
-    /// The ids of the parameters that exactly one layer of the micro-batch's forward pass used, once.
+    /// The ids of the parameters that layers used exactly once in the micro-batch's forward pass. Their gradients can
+    /// be added to the stage's sum during the backward pass.
     pub(super) used_once: HashSet<ParamId>,
     pub(super) weight: Weight,
 }
 
-/// The result of the backward pass of a micro-batch, or of the first half of a split backward pass.
+/// The result of a micro-batch's backward pass, or of the first half of a split backward pass (B in zero-bubble
+/// schedules).
 pub(super) struct Differentiated {
-    /// The gradients, and the weight gradients that a split backward pass has deferred.
+    /// The micro-batch's gradients, and the weight gradients that a split backward pass has deferred and not yet
+    /// computed.
     pub(super) gradients: MicroBatchGradients,
-    /// Whether the gradient of the stage's output was finite, in an inspection (a second run of a non-finite step). In
-    /// any other pass it is false.
+    /// Whether the gradient of the stage's output, received for this micro-batch's backward pass, was finite. Checked
+    /// only in an inspection (a second run of a non-finite step); otherwise false.
     pub(super) came_finite: bool,
 }
 
-/// A stage's place in the pipeline (its replica and its number), with its device and its exchanges of shared
-/// parameters.
+/// A stage's place in the pipeline: its replica, index and device, and its exchanges of shared parameters.
 pub(crate) struct StageSlot {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) device: Device,
     pub(crate) ties: Ties,
-    /// The stage's exchange of gradient sums and parameter values with the same stage of other replicas.
+    /// The stage's connections to the same stage of other data-parallel replicas, for gradient sums and parameter
+    /// values.
     pub(crate) collective: Collective,
-    /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
-    /// are added up.
+    /// Number of consecutive micro-batches whose gradients are summed as one group, before the groups' sums are added
+    /// up.
     pub(crate) per_group: usize,
-    /// The operations of the stage that Stageline's own kernels do not compute on its device, as known when the stage
-    /// is built. A warning of each has then been logged. The first forward pass may find more of these operations.
+    /// The stage's operations without a Stageline kernel for its device that `build` has found and already named in a
+    /// warning. The first forward pass may find more of them.
     pub(crate) fallbacks: Vec<Fallback>,
-    /// Whether the stage's first forward pass fails if Stageline's own kernels do not compute one of its operations,
-    /// instead of logging a warning.
+    /// Whether an operation without a Stageline kernel is an error: if true, the stage's first forward pass fails on
+    /// such an operation instead of logging a warning.
     pub(crate) refuses_fallbacks: bool,
 }
 
@@ -137,9 +140,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Returns the connection to the neighbouring stage that the stage sends tensors to (`is_sent`), or receives them
-    /// from. `carried` is the kind of the tensors. Activations come from the previous stage, and gradients from the
-    /// next stage.
+    /// Returns the connection to the neighbouring stage for a transfer of the kind `carried`, which this stage sends
+    /// (if `is_sent`) or receives. Activations come from the previous stage, and gradients from the next stage.
     fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

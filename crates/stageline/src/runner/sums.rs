@@ -1,5 +1,5 @@
-//! The gradient sums of a stage ([`StageSums`]): adds the gradients of micro-batches, reduces the sums over replicas,
-//! and reads their norms ([`Numbers`]).
+//! A stage's gradient sums ([`StageSums`]) over micro-batches, and their reduction over replicas. Also reads losses,
+//! metrics and gradient norms from the device ([`Numbers`]).
 
 use std::collections::HashSet;
 
@@ -15,18 +15,19 @@ use crate::update::ledger::Ledger;
 use crate::update::micro_batch_gradients::MicroBatchGradients;
 use crate::update::norm::SquaredNorms;
 
-/// The gradient sums of a stage in the current step, and their copy for a rollback.
+/// A stage's gradient sums in the current step, and their copy for a rollback.
 pub(super) struct StageSums {
     gradients: GradientSum,
-    /// A copy of the gradient sums of a speculative step, which is made before the common verdict (step or skip);
-    /// `None` at other times.
+    /// A copy of the gradient sums for rolling back a speculative step, whose optimizer step is made before the common
+    /// verdict (step or skip) is known. `None` at other times.
     kept: Option<GradientsParams>,
-    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
+    /// Number of times that this stage has added up the gradient sums of all data-parallel replicas in the current
+    /// step.
     reductions: usize,
 }
 
-/// The numbers that a stage reads from its device at the end of a pass over a batch, all in one transfer. The fields
-/// have the same meaning as in the stage's `Outcome`.
+/// The norms, losses and metrics that a stage reads from its device at the end of a step or evaluation, all in one
+/// transfer. The fields are the same as in the stage's `Outcome`.
 pub(super) struct Numbers {
     pub(super) squared_norms: Vec<(ParamId, f64)>,
     pub(super) squared_norm_of_each: Option<f64>,
@@ -35,17 +36,17 @@ pub(super) struct Numbers {
 }
 
 impl StageSums {
-    /// Creates empty sums. Gradients are added in the float type `dtype`, or in their own type if it is `None`. The
-    /// gradients of every `per_group` consecutive micro-batches are summed as one group.
+    /// Creates empty gradient sums. Gradients are accumulated in the float dtype `dtype`, or in their own dtype if it
+    /// is `None`. Every `per_group` consecutive micro-batches are summed as one group.
     pub(super) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         Self { gradients: GradientSum::new(dtype, per_group), kept: None, reductions: 0 }
     }
 
-    /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
+    /// Adds one micro-batch's gradients to the sums, after computing its deferred weight gradients.
     ///
-    /// Returns the ids of the parameters whose gradient a layer has added to the sums too early, during the backward
-    /// pass. Each of them has another gradient in this micro-batch, and the two should have been added to each other
-    /// first.
+    /// Returns the ids of parameters with two gradients in this micro-batch of which a layer has already added one to
+    /// the sums, during the backward pass. The two should have been added to each other first, so the last bits of the
+    /// sum may differ.
     pub(super) fn add<M: Module>(
         &mut self,
         module: &M,
@@ -55,9 +56,9 @@ impl StageSums {
         self.gradients.add(module, micro_batch, gradients)
     }
 
-    /// Runs `backward`, an unsplit backward pass of `micro_batch`, during which layers add the gradients of the
-    /// parameters `ids` to the sums where they can. Returns the result of the backward pass, and the gradients of
-    /// layers that [`add`](Self::add) must still add.
+    /// Runs `backward`, an unsplit backward pass (input and weight gradients together) of `micro_batch`. During it,
+    /// layers add the gradients of the parameters `ids` directly to the sums, if that gives the same bits as adding
+    /// them later. Returns the result of `backward`, and the layers' gradients that [`add`](Self::add) must still add.
     pub(super) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -67,13 +68,13 @@ impl StageSums {
         self.gradients.adding_at_once(micro_batch, ids, backward)
     }
 
-    /// Makes the sums measure the squared norm of every micro-batch's gradients, until the end of the step.
+    /// Turns on, until the end of the step, the measurement of the squared norm of each micro-batch's gradients.
     pub(super) fn measure_each(&mut self) {
         self.gradients.measure_each();
     }
 
-    /// Completes the gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas send their
-    /// sums to replica 0.
+    /// Completes the gradient sums of a step. With several data-parallel replicas, replica 0 adds up the sums of all
+    /// replicas, and the other replicas send their sums to replica 0.
     pub(super) fn reduce<M: Module>(
         &mut self,
         module: &M,
@@ -94,9 +95,9 @@ impl StageSums {
         self.gradients.squared_norms(module)
     }
 
-    /// Reads the numbers of a pass over a batch from the stage's device. They are the squared norms `squares`, the
-    /// losses and metrics in `results`, and the squared norms of single micro-batches if the step measures them.
-    /// `loss_scale` is the loss scale of the pass.
+    /// Reads the scalar results of a step or evaluation from the stage's device: the squared norms `squares`, the
+    /// losses and metrics in `results`, and the squared norms of single micro-batches if the step measures them. The
+    /// latter are unscaled by the loss scale `loss_scale`.
     pub(super) fn read(&mut self, squares: &SquaredNorms, results: Results, loss_scale: f64) -> Numbers {
         let Results { losses, metrics } = results;
         let count = losses.len();
@@ -110,14 +111,14 @@ impl StageSums {
         Numbers { squared_norms, squared_norm_of_each, losses, metrics }
     }
 
-    /// Returns the number of times that this stage has added up the gradient sums of all replicas in the current step.
-    /// Sets the number to 0 for the next step.
+    /// Returns the number of times that this stage has added up the gradient sums of all data-parallel replicas in the
+    /// current step, and resets it to 0.
     pub(super) fn take_reductions(&mut self) -> usize {
         std::mem::take(&mut self.reductions)
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, beside the
-    /// sums. Gradients that layers add to the sums one by one do not count.
+    /// Returns the bytes of the last micro-batch's gradients that were allocated in addition to the gradient sums.
+    /// Excludes gradients that layers add directly to the sums during the backward pass.
     pub(super) fn beside(&self) -> u64 {
         self.gradients.beside()
     }
@@ -131,17 +132,18 @@ impl StageSums {
         self.gradients.take()
     }
 
-    /// Keeps a copy of the gradient sums before a speculative optimizer step.
+    /// Saves a copy of the gradient sums before a speculative optimizer step, so that the step can be rolled back.
     pub(super) fn keep<M: Module>(&mut self, module: &M) {
         self.kept = Some(self.gradients.copy(module));
     }
 
-    /// Discards the copy of the gradient sums, because their step is committed.
+    /// Discards the copy of the gradient sums, because the step is committed and can no longer be rolled back.
     pub(super) fn drop_kept(&mut self) {
         self.kept = None;
     }
 
-    /// Restores the gradient sums of the step that is rolled back, if a copy was kept.
+    /// Restores the gradient sums from the copy that was saved before the rolled-back step. Does nothing without a
+    /// copy.
     pub(super) fn put_back(&mut self) {
         if let Some(kept) = self.kept.take() {
             self.gradients.put_back(kept);

@@ -1,6 +1,6 @@
-//! The warnings that a stage has logged ([`Warned`]), and the warning of operations that Stageline's own kernels do not
-//! compute on the stage's device. Operations that the layers declare are named when the stage is built, and the others
-//! after the first forward pass.
+//! The warnings that a stage has logged ([`Warned`]), and the warning about operations without a Stageline kernel for
+//! the stage's device. Operations that the layers declare are named when the stage is built, and all others after the
+//! first forward pass.
 
 use stageline_nn::Fallback;
 
@@ -9,19 +9,18 @@ use crate::failure::refused_fallback::fallback_in_stage;
 /// The warnings that a stage has already logged, so that each is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
-    /// Whether the stage has already logged the warning that it recomputes nothing although recomputation is
-    /// configured.
+    /// Whether the stage has already warned that it recomputes no activations although recomputation is configured.
     pub(super) recompute: bool,
-    /// Whether the stage has already checked that its layers can compute weight gradients later than input gradients.
-    /// The check logs a warning if some layers cannot.
+    /// Whether the stage has already checked whether its layers can defer weight gradients in a split backward pass,
+    /// and warned about those that cannot.
     pub(super) split: bool,
-    /// Whether the stage has already logged the warning of a parameter that is used more often in a later micro-batch
-    /// than in the first one.
+    /// Whether the stage has already warned about a parameter that is used more often in a later micro-batch than in
+    /// the first one.
     pub(super) several: bool,
-    /// Whether the stage's first forward pass has already been checked for operations that Stageline's own kernels do
-    /// not compute. The check logs a warning of such operations.
+    /// Whether the stage has already checked its first forward pass for operations without a Stageline kernel, and
+    /// warned about them.
     pub(super) fallbacks: bool,
-    /// The operations that Stageline's own kernels do not compute, and that `build` has already named in a warning.
+    /// The operations without a Stageline kernel that `build` has already named in a warning.
     pub(super) named: Vec<Fallback>,
 }
 
@@ -29,8 +28,8 @@ fn is_same(one: &Fallback, other: &Fallback) -> bool {
     (one.operation, &one.reason) == (other.operation, &other.reason)
 }
 
-/// Logs warnings of a stage's operations that Stageline's own kernels do not compute: one message for each operation
-/// and reason. The message names the first layer that has the operation, and the number of other layers that have it.
+/// Logs warnings about a stage's operations without a Stageline kernel: one message for each operation and reason. The
+/// message names the first layer with the operation, and the number of other layers with it.
 pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
     for (index, first) in found.iter().enumerate() {
         if found[..index].iter().any(|earlier| is_same(earlier, first)) {
@@ -41,10 +40,10 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns the operations in `found` that no logged warning has named so far. `named` lists the operations of all
-/// earlier warnings. Both lists contain operations that Stageline's own kernels do not compute. An operation without a
-/// layer counts as named if a warning named the same operation and reason. With a layer, the layer must be the same
-/// too.
+/// Returns the operations in `found` that no earlier warning has named, so that each is warned about once. `named`
+/// lists the operations of all earlier warnings. Both lists contain operations without a Stageline kernel. An operation
+/// counts as named if an earlier warning has the same operation and reason, and also the same layer if its layer is
+/// known.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

@@ -8,8 +8,7 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// A wrapper around the bytes of a burn tensor. With it, a tensor of a checkpoint shares these bytes instead of copying
-/// them.
+/// A wrapper around a burn tensor's bytes that lets a checkpoint's tensor share them without a copy.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {
@@ -18,8 +17,8 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Returns the element type and shape under which a checkpoint stores a tensor of burn. A quantized tensor is stored as
-/// raw bytes (values and scales in burn's order), so that a quantized base model keeps its bits.
+/// Returns a burn tensor's dtype and shape in checkpoints. A quantized tensor is stored as raw bytes (values and scales
+/// in burn's order), so that a quantized base model keeps its bits.
 pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
     match dtype {
         DType::QFloat(scheme) => {
@@ -68,8 +67,8 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// Copies the data of a device's tensor to the host's memory, so that the device can free the tensor. Without the copy,
-/// burn reads the data only when its bytes are first used, and keeps the tensor in the device's memory.
+/// Copies a device tensor's data to host memory immediately, so that the device can free the tensor. Otherwise burn
+/// copies the data only on first use, and the tensor occupies device memory until then.
 pub(crate) fn read_now(data: &TensorData) -> TensorData {
     TensorData::from_bytes_vec(data.as_bytes().to_vec(), data.shape().clone(), data.dtype())
 }
@@ -85,8 +84,8 @@ pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     Tensor::new(dtype, shape, bytes::Bytes::from_owner(Shared(bytes)))
 }
 
-/// Converts a checkpoint's tensor to burn data for a parameter that has type `dtype` and shape `shape` in the model.
-/// Returns `None` if burn lacks the tensor's type, or if the number of bytes does not match type and shape.
+/// Converts a checkpoint's tensor to burn data for a parameter that has dtype `dtype` and shape `shape` in the model.
+/// Returns `None` if burn lacks the tensor's dtype, or if the number of bytes does not match dtype and shape.
 pub(crate) fn data_of_parameter(tensor: &Tensor, dtype: DType, shape: &[usize]) -> Option<TensorData> {
     let DType::QFloat(scheme) = dtype else { return data_of(tensor) };
     let shape = Shape::from(shape.to_vec());
@@ -94,7 +93,7 @@ pub(crate) fn data_of_parameter(tensor: &Tensor, dtype: DType, shape: &[usize]) 
     fits.then(|| TensorData::from_bytes_vec(tensor.bytes.to_vec(), shape, dtype))
 }
 
-/// Converts a checkpoint's tensor to burn data. Returns `None` if burn lacks the tensor's type, or if the number of
+/// Converts a checkpoint's tensor to burn data. Returns `None` if burn lacks the tensor's dtype, or if the number of
 /// bytes does not match the tensor's shape.
 pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     let dtype = burn_dtype_of(tensor.dtype)?;
@@ -106,7 +105,7 @@ pub(crate) fn data_of(tensor: &Tensor) -> Option<TensorData> {
     TensorData::try_from_bytes_vec(tensor.bytes.to_vec(), tensor.shape.clone(), dtype).ok()
 }
 
-/// Converts a field of an optimizer's state to a checkpoint's tensor; a number becomes a tensor without dimensions.
+/// Converts a field of an optimizer's state to a checkpoint's tensor; a scalar becomes a tensor without dimensions.
 impl From<Value> for Tensor {
     fn from(value: Value) -> Self {
         let number = |dtype, bytes: &[u8]| Self::new(dtype, Vec::new(), bytes::Bytes::copy_from_slice(bytes));
@@ -122,7 +121,7 @@ impl From<Value> for Tensor {
 
 impl Value {
     /// Converts a checkpoint's tensor to the value of a field of an optimizer's state: a tensor without dimensions
-    /// becomes a number. Returns `None` if burn cannot represent the tensor.
+    /// becomes a scalar. Returns `None` if burn cannot represent the tensor.
     pub(crate) fn of(tensor: &Tensor) -> Option<Self> {
         let bytes = || tensor.bytes.first_chunk::<8>().copied().filter(|_| tensor.shape.is_empty());
         let scalar = match (tensor.dtype, tensor.shape.is_empty()) {

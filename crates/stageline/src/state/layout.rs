@@ -18,42 +18,44 @@ use crate::state::optimizer_state::{Field, STATELESS, Value};
 use crate::state::parameter_count::ParameterCount;
 use stageline_nn::params::Description;
 
-/// The character between a parameter's name and the name of a field of the parameter's optimizer state.
+/// The separator between parameter name and field name in a checkpoint's optimizer-state entries, as in
+/// `head.weight/momentum.moment_1`.
 const SEPARATOR: char = '/';
 
-/// The state of one stage for a checkpoint: the tensors of its module, and the fields of its optimizer's state.
+/// One stage's state, as copied for a checkpoint: its module's tensors and its optimizer's state.
 pub(crate) struct StageState {
     pub(crate) stage: usize,
     pub(crate) tensors: Vec<(ParamId, TensorData)>,
-    /// The frozen tensors of the module that are not in `tensors`, as their hashes.
+    /// The hashes of frozen tensors whose values the checkpoint leaves out, and which are therefore not in `tensors`.
     pub(crate) frozen: Vec<(ParamId, FrozenTensor)>,
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// The values in a checkpoint that one stage resumes from: the stage's tensors and its optimizer state.
+/// One stage's part of a checkpoint, from which the stage resumes: its tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
-    /// The hashes of the tensors whose values the checkpoint does not hold.
+    /// The hashes of frozen tensors that the checkpoint stores instead of their values. The stage's own values must
+    /// match.
     pub(crate) frozen: HashMap<ParamId, FrozenTensor>,
     pub(crate) optimizer: Vec<Field>,
-    /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
+    /// The parameters that have no optimizer state according to the checkpoint, because they have had no gradient yet.
     pub(crate) stateless: HashSet<ParamId>,
     /// The tensors that this stage owns, by id, each with its path in the stage's module. A tied parameter belongs to
     /// the first stage that has it.
     pub(crate) own: Vec<(ParamId, String)>,
-    /// The number of optimizer steps that the training had made when the checkpoint was taken.
+    /// The number of optimizer steps that the training run had made when the checkpoint was taken.
     pub(crate) optimizer_steps: u64,
 }
 
-/// The description (path, type, shape) of a tensor in checkpoints, with the stage that owns it: the first stage that
+/// The description (path, dtype, shape) of a tensor in checkpoints, with the stage that owns it: the first stage that
 /// has it.
 struct Entry {
     stage: usize,
     description: Description,
 }
 
-/// The values of a tensor of the model, with its name in checkpoints. The tensor's stage is the first stage that has
-/// it, and its path is the path in that stage's module.
+/// A tensor of the model in host memory, with its name in checkpoints. `stage` is the first stage that has the tensor,
+/// and `path` its path in that stage's module.
 pub(crate) struct NamedTensor {
     pub(crate) stage: usize,
     pub(crate) name: Arc<str>,
@@ -106,7 +108,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the source from which a training that resumes from these checkpoints takes frozen parameters.
+    /// Returns the source of frozen parameters (checkpoint or model) when a training run resumes from these
+    /// checkpoints.
     pub(crate) fn frozen_from(&self) -> FrozenFrom {
         self.frozen_from
     }
@@ -115,8 +118,8 @@ impl Layout {
         Arc::clone(&self.names[&id])
     }
 
-    /// Returns the number of elements of each stage's float tensors, in the order of the stages. A tied parameter
-    /// counts for the first stage that has it.
+    /// Returns the number of elements in each stage's float tensors, trained and frozen ones separately, in stage
+    /// order. A tied parameter counts for the first stage that has it.
     pub(crate) fn elements(&self) -> Vec<ParameterCount> {
         let mut counts = vec![ParameterCount::default(); self.paths.len()];
         for Entry { stage, description } in self.entries.values() {
@@ -128,7 +131,7 @@ impl Layout {
         counts
     }
 
-    /// Whether at least one tensor of the model is a trained parameter, which gets gradients.
+    /// Whether at least one tensor of the model is a trainable (not frozen) parameter.
     pub(crate) fn trains(&self) -> bool {
         self.entries.values().any(|entry| entry.description.trained)
     }
@@ -151,8 +154,8 @@ impl Layout {
         named
     }
 
-    /// Builds a checkpoint from the training's progress and the states of all stages. A tied parameter is taken from
-    /// the first stage that has it.
+    /// Builds a checkpoint from the progress of the training run (step counts, loss scale) and the states of all
+    /// stages. A tied parameter is taken from the first stage that has it.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer, mut frozen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, frozen: hashes, optimizer: optimizer_fields } in states {
@@ -178,11 +181,10 @@ impl Layout {
         Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer, frozen }
     }
 
-    /// Divides a checkpoint into one part for each stage, which the stage resumes from.
+    /// Splits a checkpoint by stage. Returns the tensors and the optimizer state that each stage resumes from.
     ///
     /// # Errors
-    /// Returns all differences between checkpoint and model if the checkpoint's names, shapes or types differ from the
-    /// model's.
+    /// Returns [`Mismatch`], with all differences, if the checkpoint's names, shapes or dtypes differ from the model's.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
@@ -214,8 +216,8 @@ impl Layout {
             }
         }
         Mismatch::unless_empty(differences)?;
-        // If no parameter has a state, the checkpoint is from optimizers that keep none. Without the marks
-        // (`STATELESS`), an optimizer that does keep a state rejects such a checkpoint.
+        // If no parameter has a state, the checkpoint comes from optimizers that keep none. Its marks (`STATELESS`) are
+        // removed, so that an optimizer that does keep a state rejects the checkpoint.
         if stages.iter().all(|stage| stage.optimizer.is_empty()) {
             stages.iter_mut().for_each(|stage| stage.stateless.clear());
         }
@@ -234,7 +236,7 @@ impl Layout {
         Ok(stages)
     }
 
-    /// Returns the differences in names, types and shapes between the model's tensors and the checkpoint's parameters.
+    /// Returns the differences in names, dtypes and shapes between the model's tensors and the checkpoint's parameters.
     fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
         let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
             let model = kind_of(dtype_in_checkpoint(&entry.description, self.frozen_from), &entry.description.shape);
@@ -255,11 +257,11 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts the parts of a checkpoint that stages rejected to differences for the error message. A frozen tensor is
-    /// named once, even if several stages share it. A field of optimizer state is named as in checkpoints: the
-    /// parameter's name, `/` and the field.
+    /// Converts the checkpoint entries that stages rejected (`parts`) to differences for the error message. Frozen
+    /// tensors shared by several stages are listed once, and fields of optimizer state by their checkpoint name,
+    /// `parameter/field`.
     pub(crate) fn unfit(&self, parts: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
-        // Each stage that has a shared frozen tensor reports it, in no certain order.
+        // Each stage that has a shared frozen tensor reports it, in no particular order.
         let (mut frozen, mut fields) = (BTreeSet::new(), Vec::new());
         for part in parts {
             match part {

@@ -1,4 +1,4 @@
-//! The error of a checkpoint that does not fit the model ([`Mismatch`]): a list of every difference between the
+//! The error for a checkpoint that does not fit the model ([`Mismatch`]): a list of every difference between the
 //! checkpoint and the model.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use stageline_checkpoint::{Dtype, Printable};
 /// The largest number of differences that the error message of a [`Mismatch`] lists.
 const LISTED: usize = 10;
 
-/// The error of a checkpoint that does not fit the model that should resume from it. The error lists all differences
+/// The error for a checkpoint that does not fit the model that should resume from it. The error lists all differences
 /// between checkpoint and model.
 ///
 /// The error message escapes and shortens the checkpoint's names, which may come from an untrusted file.
@@ -19,9 +19,9 @@ pub struct Mismatch(Vec<Difference>);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// The model has a tensor that is missing in the checkpoint.
+    /// The model has a tensor that is missing from the checkpoint.
     NotInCheckpoint {
-        /// The name of the model's tensor that is missing in the checkpoint.
+        /// The name of the model's tensor that is missing from the checkpoint.
         name: String,
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
@@ -29,68 +29,68 @@ pub enum Difference {
         /// The name, in the checkpoint, of the tensor or optimizer state that the model lacks.
         name: String,
     },
-    /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
+    /// A tensor's dtype or shape in the checkpoint differs from that in the model.
     Kind {
-        /// The name of the tensor whose type or shape differs between model and checkpoint.
+        /// The name of the tensor whose dtype or shape differs between model and checkpoint.
         name: String,
-        /// The tensor's type and shape in the model. At least one of the two differs from the checkpoint.
+        /// The tensor's dtype and shape in the model. At least one of the two differs from the checkpoint.
         model: Kind,
-        /// The tensor's type and shape in the checkpoint. At least one of the two differs from the model.
+        /// The tensor's dtype and shape in the checkpoint. At least one of the two differs from the model.
         checkpoint: Kind,
     },
-    /// A tensor in the checkpoint has another number of bytes than its type and shape need.
+    /// A tensor in the checkpoint has more or fewer bytes than its dtype and shape need.
     Bytes {
         /// The name of the tensor whose number of bytes is wrong.
         name: String,
         /// The number of bytes that the checkpoint contains for the tensor.
         found: usize,
-        /// The number of bytes that a tensor of its type and shape needs; `None` if it is above the largest `usize`.
+        /// The number of bytes that a tensor of its dtype and shape needs; `None` if it is above the largest `usize`.
         expected: Option<usize>,
     },
-    /// A field of optimizer state differs between the checkpoint and the stage's optimizer. Only one of them has the
-    /// field, or its type or shape differs.
+    /// A field of optimizer state does not match the stage's optimizer: only the checkpoint or only the optimizer has
+    /// it, or its dtype or shape differs. Resume with the optimizer that the training run had when the checkpoint was
+    /// taken.
     OtherOptimizer {
-        /// The name of the field of optimizer state that differs. As in checkpoints, it consists of the parameter's
-        /// name, `/` and the field's name.
+        /// The name of the optimizer state field that does not match between the checkpoint and the stage's optimizer,
+        /// as `<parameter>/<field>` in checkpoints.
         name: String,
     },
-    /// A frozen tensor of the model has other values than in the training that took the checkpoint. The checkpoint
-    /// holds only a hash of these values.
+    /// The values of a frozen tensor in the model do not match the hash in the checkpoint, which does not store the
+    /// values themselves. Build the model from the original training run's initial weights.
     Frozen {
-        /// The name of the frozen tensor whose values have changed.
+        /// The name of the frozen tensor whose values do not match the checkpoint's hash.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
-        /// The name of the field of optimizer state whose value is wrong. As in checkpoints, it consists of the
-        /// parameter's name, `/` and the field's name.
+        /// The name of the optimizer state field whose value is wrong, as `<parameter>/<field>` in checkpoints.
         name: String,
-        /// The wrong value of a field of optimizer state in the checkpoint, as text. For a tensor, it is the first
-        /// wrong element.
+        /// The checkpoint's wrong value of this field of optimizer state, as a string; for a tensor, its first wrong
+        /// element.
         found: String,
         /// A description of the values that the optimizer can produce for the field, for the error message.
         expected: String,
     },
 }
 
-/// The type and shape of a tensor that differs between model and checkpoint, as an error message shows them.
+/// A tensor's dtype and shape, as shown in the error message for a tensor that differs between model and checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The element type of a tensor that differs between model and checkpoint.
+    /// The dtype of a tensor that differs between model and checkpoint.
     pub dtype: Dtype,
     /// The shape of a tensor that differs between model and checkpoint: the size of each dimension.
     pub shape: Vec<usize>,
 }
 
 impl Kind {
-    /// Returns the number of bytes of a tensor of this type and shape; `None` if it is above the largest `usize`.
+    /// Returns the number of bytes of a tensor of this dtype and shape; `None` if it is above the largest `usize`.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let bits = self.shape.iter().try_fold(self.dtype.bitsize(), |bits, size| bits.checked_mul(*size));
         bits.map(|bits| bits.div_ceil(8))
     }
 
-    /// Compares the number of bytes that a tensor of this type and shape needs with `found`, its number of bytes in the
-    /// checkpoint. Returns the difference for the tensor `name`, or `None` if the two numbers are equal.
+    /// Checks the byte size `found` of the checkpoint's tensor `name` against this dtype and shape. Returns the
+    /// difference, or `None` if the size is right.
     pub(crate) fn wrong_bytes(&self, name: &str, found: usize) -> Option<Difference> {
         let expected = self.bytes();
         (Some(found) != expected).then(|| Difference::Bytes { name: name.to_owned(), found, expected })
@@ -134,9 +134,9 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether the difference is a tensor that only the model or only the checkpoint has, with a name that begins with
-    /// its stage, as in `stage0.linear.weight`. Pipelines give such names to tensors unless the user sets
-    /// [`Names`](crate::Names). Another partition into stages changes these names.
+    /// Whether the difference may come from another partition into stages: a tensor that only the model or only the
+    /// checkpoint has is named by its stage, as in `stage0.linear.weight`. Pipelines use such names unless the user
+    /// sets [`Names`](crate::Names).
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));
@@ -146,8 +146,8 @@ impl Difference {
 
 impl std::error::Error for Mismatch {}
 
-/// Makes the debug form of this error equal to its message. So the debug form shows no more of an untrusted checkpoint
-/// than the message.
+/// Makes the `Debug` output of this error equal to its message, so that it also escapes and shortens names from an
+/// untrusted checkpoint.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -8,8 +8,8 @@ use stageline_nn::params::describe;
 
 /// The names of a model's parameters: their paths in the whole model, before the model is split into stages.
 ///
-/// Such names do not depend on the partition, so a checkpoint of a pipeline with four stages can be resumed with two
-/// stages.
+/// Such names do not depend on the partition, so a checkpoint of a pipeline with four stages can be restored in a
+/// pipeline with two stages.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -24,12 +24,13 @@ use stageline_nn::params::describe;
 pub struct Names(HashMap<ParamId, String>);
 
 impl Names {
-    /// Creates an empty table of the names that a model's parameters have in checkpoints.
+    /// Creates an empty table of parameter names. Add the model's parts by [`part`](Self::part).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Names every tensor in a part of the model by `name`, a dot, and the tensor's path in `module`.
+    /// Names every tensor of `module`, a part of the model. The tensor's name is `name`, a dot, and the tensor's path
+    /// in `module`.
     ///
     /// A tensor that already has a name keeps that name, so a tied parameter is named by its first place in the model.
     /// An empty `name` adds no prefix.
@@ -48,7 +49,7 @@ impl Names {
     }
 }
 
-/// An error in the names that the user gave to tensors of the model.
+/// An error in the user's names for the model's tensors: a tensor has no name, or two tensors share one.
 #[derive(Debug)]
 pub(crate) enum NameError {
     /// The user gave no name to the tensor at `path` in the module of stage `stage`.

@@ -1,5 +1,5 @@
-//! The check of an optimizer state that comes from a checkpoint. Its fields must be those that the stage's optimizer
-//! keeps, with values that the optimizer can produce.
+//! Checks an optimizer state from a checkpoint. Its fields must be those that the stage's optimizer keeps, with values
+//! that the optimizer can produce.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -10,8 +10,8 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, NotRestored, STATELESS, Value, read};
 
-/// The kind of value in a field of an optimizer's state: a tensor, a number, or the parameter's rank. It is the same
-/// after every step.
+/// The kind of value in a field of optimizer state: a tensor of a given dtype and shape, a scalar, or the parameter's
+/// rank. It never changes between steps, so a checkpoint's field must have the optimizer's own kind.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
@@ -29,14 +29,15 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A part of a checkpoint that a stage cannot resume from. It is a field of optimizer state that the stage's optimizer
-/// rejects or that the checkpoint lacks, or a frozen tensor with other values.
+/// A checkpoint entry that a stage cannot resume from: a missing or rejected field of optimizer state, or a frozen
+/// tensor whose hash differs.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unfit {
-    /// A field of the optimizer state of the parameter `id` is missing in the checkpoint, or the stage's optimizer
+    /// A field of the optimizer state of the parameter `id` is missing from the checkpoint, or the stage's optimizer
     /// rejects it. `reason` says why.
     Field { id: ParamId, field: String, reason: Reason },
-    /// The checkpoint has the hash of a frozen tensor, and the stage's tensor has another hash.
+    /// The stage's frozen tensor `id` does not have the hash that the checkpoint stores for it, so its values have
+    /// changed.
     Frozen { id: ParamId },
 }
 
@@ -56,32 +57,33 @@ impl From<NotRestored> for Unfit {
     }
 }
 
-/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot have its
+/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot produce its
 /// value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
-    /// optimizer does not keep, or keeps with another type or shape.
+    /// The checkpoint's fields do not match the stage's optimizer: a field is missing, unknown to the optimizer, or of
+    /// another dtype or shape. The checkpoint probably comes from another optimizer.
     OtherOptimizer,
-    /// The optimizer cannot produce the value `found`, which the checkpoint contains in a field of optimizer state.
-    /// `expected` describes the possible values.
+    /// The checkpoint's field has the value `found`, which the optimizer cannot produce. `expected` describes the
+    /// possible values.
     Value { found: String, expected: String },
 }
 
-/// The optimizer state that a checkpoint contains for the parameters of one stage.
+/// The optimizer state that a checkpoint contains for one stage's parameters, to be checked before the stage resumes
+/// from it.
 pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
-    /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
+    /// The parameters that have no optimizer state according to the checkpoint, because they have had no gradient yet.
     pub(crate) stateless: &'a HashSet<ParamId>,
-    /// The number of optimizer steps that the training had made when the checkpoint was taken.
+    /// The number of optimizer steps that the training run had made when the checkpoint was taken.
     pub(crate) steps: u64,
 }
 
 /// Returns the fields of a checkpoint's optimizer state that the stage's optimizer rejects, and the fields that the
 /// checkpoint lacks. A value is rejected if it cannot occur after the checkpoint's number of steps (`given.steps`).
 ///
-/// `after_a_step` is the stage's optimizer after one step of all its parameters. Its fields are the fields that the
-/// checkpoint should have.
+/// `after_a_step` is the stage's optimizer after one step of all its parameters; the checkpoint should have the same
+/// fields.
 pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
     let after_a_step = read(after_a_step);
     let by_name = |fields: &[Field]| -> BTreeMap<_, _> {
@@ -122,10 +124,9 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
     missing.chain(wrong).chain(unbound).chain(contradicted).collect()
 }
 
-/// A lower bound on one tensor of a parameter's optimizer state, given by another tensor of the same state. Each
-/// element of the tensor `field` must be at least the element of the tensor `of` at the same position, raised to
-/// `power`. Such a bound follows from the optimizer's formulas: AMSGrad, for example, keeps the maximum of the second
-/// moment.
+/// A lower bound on one tensor of a parameter's optimizer state, given by another tensor of the same state. For each
+/// element, `field >= of.powi(power)` must hold. Such a bound follows from the optimizer's formulas: AMSGrad, for
+/// example, keeps the maximum of the second moment.
 struct Bound {
     field: &'static str,
     of: &'static str,
@@ -157,15 +158,16 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns why `value`, a tensor of optimizer state, is below this lower bound; `None` if the bound holds.
-    /// `smaller` is the tensor that gives the bound. Also returns `None` for values that are not float tensors.
+    /// Checks the tensor `value` of optimizer state against the lower bound that the tensor `smaller` gives. Returns
+    /// the reason if an element is too small; `None` if the bound holds or the values are not float tensors.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {
             return None;
         }
         let mut pairs = value.iter::<f64>().zip(smaller.iter::<f64>());
-        // In f32 squares near the smallest normal number, times the weight of a new gradient, are inexact or 0.
+        // Tiny bounds are not checked: in f32, a square near the smallest normal number becomes inexact or 0 when it is
+        // multiplied by the weight of a new gradient.
         let is_below = |&(value, smaller): &(f64, f64)| {
             let least = smaller.powi(self.power);
             value < least * (1.0 - self.rounding) && least > 1e3 * f64::from(f32::MIN_POSITIVE)
@@ -193,8 +195,8 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Returns why an optimizer cannot have a value in the field `name` of its state after `steps` steps. Returns `None` if
-/// it can.
+/// Checks a checkpoint's `value` of the optimizer-state field `name`. Returns the reason if it is impossible after
+/// `steps` optimizer steps (such as a wrong step count or a negative square), or `None`.
 ///
 /// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
@@ -202,7 +204,7 @@ fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<R
     match value {
         Value::Scalar(scalar) if COUNTS.contains(&name) => {
             let (Some(found), Value::Scalar(first)) = (integer(*scalar), first) else { return None };
-            // A parameter had a gradient in at least one step, and in at most all of them.
+            // A parameter with a state had a gradient in at least one step and in at most all steps.
             let first = integer(*first)?;
             let last = first + i128::from(steps) - 1;
             let expected = format!("{first} to {last} after {steps} optimizer steps");

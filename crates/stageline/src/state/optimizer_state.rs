@@ -1,8 +1,8 @@
-//! Optimizer states as fields: reading and restoring the state that an optimizer keeps for each parameter.
+//! Reads and restores the state that an optimizer keeps for each parameter, as a list of named fields.
 //!
-//! burn gives access to an optimizer's state only in its saved form. That form contains tensors and numbers named
-//! `{parameter id}.{field}`. Under each parameter's id alone it contains the parameter's path, which parameter groups
-//! use to find the parameter.
+//! burn gives access to an optimizer's state only in its saved form: tensors and scalars named `{parameter
+//! id}.{field}`, and each parameter's path, stored under the parameter's id. Parameter groups find their parameters by
+//! path.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
 
-/// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because the parameter
-/// has had no gradient so far. A state that is missing without this mark is an error.
+/// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because it has had no
+/// gradient yet. Without this mark, a missing state is an error.
 pub(crate) const STATELESS: &str = "stateless";
 
 /// One field of the state that an optimizer keeps for a parameter, such as Adam's first moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) id: ParamId,
-    /// The name of a field of optimizer state, without the parameter's id, such as `momentum.moment_1`.
+    /// The optimizer's name for this field, without the parameter's id, such as `momentum.moment_1`.
     pub(crate) name: String,
     pub(crate) value: Value,
 }
 
-/// The value of a field of an optimizer's state: a tensor or a number.
+/// The value of a field of an optimizer's state: a tensor or a scalar.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(TensorData),
@@ -32,7 +32,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Returns the type of a tensor's elements; `None` for a number.
+    /// Returns the dtype of a tensor; `None` for a scalar.
     fn dtype(&self) -> Option<DType> {
         match self {
             Self::Tensor(data) => Some(data.dtype()),
@@ -65,12 +65,12 @@ fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
     Ok(Some(Field { id: ParamId::from(id), name, value: Value::Tensor(TensorData::from_bytes(bytes, shape, dtype)) }))
 }
 
-/// Returns the optimizer with its state restored from `fields`. `paths` are the parameters' paths in the stage's
-/// module, which parameter groups use to find the parameters.
+/// Returns the optimizer with its state restored from `fields`. `paths` maps parameter ids to paths in the stage's
+/// module, by which parameter groups find their parameters.
 ///
 /// # Errors
-/// Returns the fields that burn did not restore because this optimizer cannot use them, or that it restored in another
-/// type.
+/// Returns the fields that burn did not restore because this optimizer cannot use them, or that it restored with
+/// another dtype.
 pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,
@@ -98,7 +98,7 @@ pub(crate) fn write<'a>(
     }
     let bytes = writer.into_bytes().expect("a state can be written to memory");
     let optimizer = optimizer.from_bytes(bytes).expect("a state that was just written can be read");
-    // burn ignores a field that it cannot use, without an error, and restores float tensors in the default type of its
+    // burn ignores a field that it cannot use, without an error, and restores float tensors in the default dtype of its
     // default device. So the restored state is read back and compared.
     for field in read(&optimizer) {
         let (id, found) = ((field.id.val(), field.name), field.value.dtype());
@@ -115,11 +115,11 @@ pub(crate) fn write<'a>(
     if missing.is_empty() { Ok(optimizer) } else { Err(missing.into_iter().map(not_restored).collect()) }
 }
 
-/// A field of a saved optimizer state that burn did not restore, or restored in another type.
+/// A field of a saved optimizer state that burn did not restore, or restored with another dtype.
 #[derive(Debug, PartialEq)]
 pub(crate) struct NotRestored {
     pub(crate) id: ParamId,
     pub(crate) field: String,
-    /// The types of the saved tensor and of the restored one; `None` if the field was not restored at all.
+    /// The dtypes of the saved tensor and of the restored one; `None` if the field was not restored at all.
     pub(crate) types: Option<(DType, DType)>,
 }

@@ -1,21 +1,21 @@
-//! The settings of a training run that a checkpoint records ([`RunSettings`]), so that a run that resumes with other
-//! settings is reported.
+//! The settings of a training run that a checkpoint records ([`RunSettings`]), so that a warning can be logged if a
+//! resumed run has other settings.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The name of the entry for the pipeline's settings in a checkpoint's map `run`, which holds a program's own state.
+/// The key of the pipeline's settings in a checkpoint's map `run`, which holds a program's own state.
 const ENTRY: &str = "pipeline";
 
-/// The largest relative difference between two learning rates that count as equal. Functions such as a cosine may
-/// differ in their last bits between machines.
+/// The largest relative difference at which two learning rates still count as equal, because functions such as the
+/// cosine may differ in their last bits between machines.
 const SAME_RATE: f64 = 1e-9;
 
-/// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
+/// The settings of a pipeline that affect the exact bits of the trained parameters, and that its checkpoints record.
 ///
 /// A run may be resumed with settings that differ from those in the checkpoint, on purpose or by mistake. The pipeline
-/// then continues, and reports each setting that differs.
+/// then continues, and a warning names each setting that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunSettings {
     /// R x M, the number of micro-batches of a training step: M for each of R data-parallel replicas.
@@ -28,7 +28,7 @@ pub(crate) struct RunSettings {
 }
 
 impl RunSettings {
-    /// Writes the pipeline's settings as one entry into `run`, the map for a program's own state in a checkpoint.
+    /// Stores these settings as one entry in `run`, a checkpoint's map for a program's own state.
     pub(crate) fn write(self, run: &mut BTreeMap<String, Value>) {
         let Self { micro_batches, gradient_groups, learning_rate } = self;
         let entry = json!({
@@ -39,8 +39,8 @@ impl RunSettings {
         run.insert(ENTRY.to_owned(), entry);
     }
 
-    /// Returns the pipeline's settings from `run`, the map for a program's own state in a checkpoint. Returns `None` if
-    /// the checkpoint is an older one without such settings.
+    /// Reads the pipeline's settings from `run`, a checkpoint's map for a program's own state. Returns `None` if it has
+    /// no such entry.
     pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
         let entry = run.get(ENTRY)?;
         let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();
@@ -51,8 +51,8 @@ impl RunSettings {
         })
     }
 
-    /// Returns a message for each setting that differs between this pipeline and the checkpoint that it resumes from
-    /// (`before`). Learning rates are compared only if both are known.
+    /// Returns a warning message for each setting of this pipeline that differs from `before`, the settings in the
+    /// checkpoint that it resumes from. Learning rates are compared only if both are known.
     pub(crate) fn changes(self, before: Self) -> Vec<String> {
         let mut changes = Vec::new();
         for (name, was, is) in [

@@ -1,13 +1,13 @@
-//! The number of CPU cores that each worker thread computes on ([`Cores`]). Also the memory that the threads on these
-//! cores keep as buffers for matrix products ([`KernelThreads`]).
+//! The number of CPU cores for each worker ([`Cores`]), and the memory of the matrix-product buffers that the threads
+//! on these cores keep ([`KernelThreads`]).
 
-/// The number of CPU cores of each worker (a thread that runs one or more stages): a fixed number, or an equal part of
+/// How many CPU cores each worker (a thread that runs one or more stages) uses: a fixed number, or an equal share of
 /// the machine's cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Every worker computes on a fixed number of CPU cores; the value is this number.
+    /// Use this fixed number of CPU cores for every worker.
     Each(usize),
-    /// The workers share the machine's CPU cores; the value is the number of these cores.
+    /// Divide this total number of CPU cores evenly among the workers.
     Shared(usize),
 }
 
@@ -22,18 +22,18 @@ impl Cores {
     }
 }
 
-/// The threads that compute matrix products and other tensor operations on the CPU. A worker has one such thread for
-/// each of its cores, and each thread keeps one buffer.
+/// The CPU threads for tensor operations, as needed to estimate their memory: a worker has one thread for each of its
+/// cores, and each thread keeps one buffer for matrix products.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
-    /// The size in bytes of the buffer for matrix products that each CPU thread of a worker keeps.
+    /// Size in bytes of the matrix-product buffer that each CPU thread of a worker keeps.
     pub(crate) buffer: u64,
 }
 
 impl KernelThreads {
-    /// Returns the total bytes of the matrix-product buffers of one worker. `workers` is the number of workers of all
-    /// replicas.
+    /// Returns the total size in bytes of one worker's matrix-product buffers. `workers` is the number of workers of
+    /// all replicas.
     pub(crate) fn buffers_of_one(self, workers: usize) -> u64 {
         self.cores.of_one(workers) as u64 * self.buffer
     }

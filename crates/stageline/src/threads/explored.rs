@@ -1,7 +1,7 @@
 //! Threads and channels for tests that explore interleavings with [shuttle](https://github.com/awslabs/shuttle).
 //!
 //! shuttle runs one thread at a time and chooses the next thread whenever a lock is used. The channels here are built
-//! from shuttle's locks, so a test explores many orders of sends and receives, and finds a wait that never ends.
+//! from shuttle's locks, so a test explores many orders of sends and receives, and finds deadlocks.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// The time that a waiting thread polls a channel before it sleeps. It is zero, because no time passes in tests under
-/// the thread scheduler shuttle.
+/// How long a thread polls a channel for a message before it sleeps: zero, because no time passes in tests under the
+/// thread scheduler shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
     /// The one lock and the one condition variable for all channels of a test. With them, a thread can wait for a
-    /// message and for the pipeline's stop signal at once.
+    /// message and for the pipeline's stop signal at the same time.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
@@ -48,7 +48,7 @@ struct Shared<T> {
     capacity: usize,
     senders: usize,
     receivers: usize,
-    /// The number of receivers that wait for a message now. A channel of capacity 0 accepts a message only if a
+    /// Number of receivers that currently wait for a message. A channel of capacity 0 accepts a message only while a
     /// receiver waits.
     waiting: usize,
 }
@@ -91,8 +91,8 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
-    /// Waits for room in the channel and sends the message. Fails if all receivers of the channel are dropped. Also
-    /// fails if the channel is full and `ended` returns true, which means that the pipeline stops.
+    /// Waits for room in the channel and sends the message. Fails if all receivers of the channel are dropped, or if
+    /// the channel is full and `ended` returns true, which means that the pipeline stops.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -151,8 +151,8 @@ impl<T> Receiver<T> {
         self.0.lock().senders == 0
     }
 
-    /// Waits for a message on the channel and returns it. Fails if all senders of the channel are dropped. Also fails
-    /// if the channel is empty and `ended` returns true, which means that the pipeline stops.
+    /// Waits for a message on the channel and returns it. Fails if all senders of the channel are dropped, or if the
+    /// channel is empty and `ended` returns true, which means that the pipeline stops.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -207,9 +207,9 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Runs `change`, which counts a dropped sender or receiver of a channel, under the one lock that all channels of a
-/// test share. Then wakes every waiting thread. While a failed test unwinds, it only runs `change`, because the thread
-/// scheduler shuttle then runs no threads.
+/// Runs `change`, which lowers the count of a channel's senders or receivers when one is dropped, under the lock that
+/// all channels of a test share, and wakes every waiting thread. While a failed test unwinds, only runs `change`,
+/// because the thread scheduler shuttle then runs no threads.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();
@@ -219,8 +219,8 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// The handle of a test thread that the thread scheduler shuttle runs. It waits for the thread's end and returns its
-/// result.
+/// The handle of a test thread that the thread scheduler shuttle runs. Joining it waits for the end of the thread and
+/// returns the thread's result.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -237,14 +237,14 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Replaces, in tests under the thread scheduler shuttle, the function that starts a pool of threads for computations
-/// on the CPU. Does nothing, because each thread of such a test computes by itself.
+/// Stand-in for the function that creates a worker's thread pool for CPU computations. It does nothing, because threads
+/// in tests under the thread scheduler shuttle compute without a pool.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// Replaces, in tests under the thread scheduler shuttle, the function that waits a limited time for the end of a
-/// thread. Returns true at once, because no time passes in such tests. The caller then joins the thread.
+/// Stand-in for the function that waits a limited time for a thread to end. Returns true immediately, so that the
+/// caller joins the thread, because no time passes in tests under the thread scheduler shuttle.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

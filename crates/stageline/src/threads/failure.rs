@@ -1,16 +1,17 @@
 //! The failure of work on a thread, most often of a stage on a worker thread: a panic or an error.
 
-/// The error type that a user's stage returns: a box with any error that can be sent between threads.
+/// The boxed error type of a user's stage: any error that can be sent between threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The failure of work on a thread, such as a stage's forward pass or a measurement of the network: a panic or an
 /// error.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The work panicked, for example in the user's code of a stage or in a library. The value is the panic's message.
+    /// The work on the thread panicked, for example in the user's code of a stage or in a library. The value is the
+    /// panic's message.
     #[error("it panicked: {0}")]
     Panic(String),
-    /// The work returned an error, for example the user's code of a stage. The value is this error.
+    /// The work on the thread returned an error, for example from the user's code of a stage. The value is this error.
     #[error(transparent)]
     Error(BoxError),
 }

@@ -14,12 +14,12 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// The time (50 µs) that a thread polls a channel for a message before it sleeps. Waking a thread takes up to this
-/// long, so polling saves time if the message comes soon.
+/// How long (50 µs) a thread polls a channel for a message before it sleeps. Waking a thread takes up to this long, so
+/// polling saves time if the message comes soon.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Sleeps for [`PATIENCE`] (50 µs), the time between two checks of a full channel for room. Such sleeps are rare,
-/// because channels nearly always have room.
+/// Sleeps for [`PATIENCE`] (50 µs), the interval at which a sender checks a full channel for room. Such sleeps are
+/// rare, because channels nearly always have room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }
@@ -31,12 +31,13 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Creates a pool of `cores` threads for tensor operations on the CPU, and returns the pool. The calling thread is the
-/// first of them. Operations that the calling thread starts run on this pool, because burn's CPU backend uses the pool
-/// of the thread that calls it.
+/// Creates and returns a pool of `cores` threads for tensor operations on the CPU, which includes the calling thread.
+/// Operations that the calling thread starts run on this pool, because burn's CPU backend uses the pool of the thread
+/// that calls it.
 ///
-/// Each other thread of the pool calls `started` when it starts. These threads end some time after the pool is dropped,
-/// because rayon does not join them. The error is rayon's message if a thread cannot be started.
+/// Each thread of the pool except the calling thread is named after `name` and calls `started` when it starts. These
+/// threads end some time after the pool is dropped, because rayon does not join them. The error is rayon's message if a
+/// thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -51,8 +52,11 @@ pub(crate) fn kernels(
 /// joining it does not block, and false if it still runs.
 pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
     let start = std::time::Instant::now();
+    // Most threads end immediately, so the first waits are short.
+    let mut pause = Duration::from_micros(50);
     while start.elapsed() < patience && !thread.is_finished() {
-        sleep(Duration::from_millis(1));
+        sleep(pause);
+        pause = (2 * pause).min(Duration::from_millis(1));
     }
     thread.is_finished()
 }

@@ -1,5 +1,5 @@
-//! Copies of parameters on another stage or replica: the owner steps the parameters with its optimizer, and a holder
-//! computes with copies of them.
+//! Shared parameters: the owner, whose optimizer updates them, and the holders, other stages or replicas that compute
+//! with copies.
 //!
 //! A holder sends the gradients of its copies to the owner, and the owner sends new values back. Tied parameters and
 //! data-parallel replicas both use this exchange.
@@ -15,20 +15,20 @@ use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
 use stageline_nn::params::{AnyTensor, is_trained, map_floats, unify, visit_floats};
 
-/// A map from parameter ids to tensors. The tensors are gradients or new values of parameters that two stages share.
+/// The gradients or new values of parameters that two stages share, by parameter id.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
-/// A message with gradients of shared parameters. A stage with copies of the parameters sends it to the stage whose
-/// optimizer steps them.
+/// A message with gradients of shared parameters, from a stage with copies of the parameters to the stage whose
+/// optimizer updates them.
 struct Gradients {
-    /// The index of the micro-batch whose gradients this message carries. In messages between data-parallel replicas,
-    /// it is the number of the training step.
+    /// Zero-based index of the micro-batch whose gradients this message carries. In messages between data-parallel
+    /// replicas, the number of the training step.
     of: usize,
     tensors: Tensors,
 }
 
-/// One end of a connection for shared parameters, at the stage whose optimizer steps them. This end holds the ids of
-/// the parameters, and the channels to one stage with copies of them.
+/// The owner's end of a connection for shared parameters: it receives gradients from one stage with copies, and sends
+/// back new values. The owner is the stage whose optimizer updates the parameters.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -36,8 +36,8 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// One end of a connection for shared parameters, at a stage with copies of them. This end holds the ids of the
-/// parameters, and the channels to the stage whose optimizer steps them.
+/// The holder's end of a connection for shared parameters: it sends gradients to the owner, and receives new values.
+/// The holder is a stage with copies; the owner is the stage whose optimizer updates the parameters.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -45,8 +45,9 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects the owner of parameters to a stage with copies of them. Returns both ends of the connection. The stage with
-/// copies can send gradients for `ahead` micro-batches or steps before the owner receives any; a further send waits.
+/// Connects the owner of the shared parameters `ids` (the stage that updates them) to a holder (a stage with copies),
+/// and returns both ends. `owner` and `holder` are the stages' devices. The holder can send gradients for `ahead`
+/// micro-batches or steps before the owner receives any; the next send blocks.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -57,23 +58,23 @@ pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: u
 }
 
 impl Owned {
-    /// Waits for the gradients of shared parameters from the stage with copies of them, and returns these gradients.
-    /// Panics if they do not belong to the micro-batch or step `of`.
+    /// Waits for the gradients of shared parameters from the stage with copies of them. `of` is the expected index of
+    /// the micro-batch (or, between replicas, the step). Panics if the message has another index.
     pub(crate) fn receive(&self, of: usize, waits: &Waits) -> Result<Tensors, Stopped> {
         let received = waits.receive(&self.gradients)?;
         assert_eq!(received.of, of, "owner and holder go through micro-batches and steps in the same order");
         Ok(received.tensors)
     }
 
-    /// Sends the current values of shared parameters to the stage with copies of them.
+    /// Sends the current values of shared parameters from the owner's `module` to the stage with copies of them.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         waits.send(&self.values, collect(module, &self.ids, None, &self.holder))
     }
 }
 
 impl Held {
-    /// Sends the gradients of this stage's copies of shared parameters to the stage whose optimizer steps them. The
-    /// sent gradients belong to the micro-batch or step `of`, and are removed from `gradients`.
+    /// Removes the gradients of this stage's parameter copies from `gradients`, and sends them to the stage whose
+    /// optimizer updates these parameters. `of` is the index of their micro-batch (or, between replicas, step).
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -97,15 +98,16 @@ impl Held {
         }
     }
 
-    /// Receives the values of shared parameters that their owner sends in a step whose assumed verdict was wrong, and
-    /// discards them. The channel is then empty, and this stage's copies do not change.
+    /// Receives and discards the values of shared parameters that their owner sends in a mispredicted step (one for
+    /// which stages assumed a wrong verdict: step the optimizers, or skip). This empties the channel and leaves this
+    /// stage's copies unchanged.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }
 }
 
-/// Adds the gradients received from stages with copies of shared parameters to this stage's gradients `gradients`. The
-/// received ones are first added to each other, in the order of `received`.
+/// Adds the gradients `received` from stages with copies of shared parameters to `gradients`, this stage's own. For
+/// each parameter, the received gradients are first added to each other, in the order of `received`.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut received: Vec<Tensors>) {
     if received.is_empty() {
         return;
@@ -114,7 +116,7 @@ pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut re
         let received = received.iter_mut().filter_map(|tensors| tensors.remove(&param.id()));
         let Some(sum) = received.map(AnyTensor::unranked).reduce(Tensor::add) else { return };
         let sum = match param.take_gradient(gradients) {
-            // The owner's gradient is the left operand, so the sum can reuse its memory.
+            // The owner's own gradient is the left operand, so that the sum can reuse its memory.
             Some(own) => own.unranked() + sum,
             None => sum,
         };
@@ -122,9 +124,9 @@ pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut re
     });
 }
 
-/// Collects one tensor for each of the parameters `ids` of a module, and moves the tensors to the device `to`. If
-/// `gradients` is given, the tensors are the gradients of these parameters, which are removed from `gradients`;
-/// parameters without a gradient are left out. Otherwise they are the values of the trained parameters.
+/// Collects one tensor for each of the module's parameters `ids`, moved to the device `to`. With `gradients`, removes
+/// and returns the parameters' gradients; parameters without a gradient are left out. Without `gradients`, returns the
+/// values of the trainable parameters.
 fn collect<M: Module>(module: &M, ids: &[ParamId], gradients: Option<&mut GradientsParams>, to: &Device) -> Tensors {
     let mut collect = Collect { ids, gradients, to, tensors: Tensors::new() };
     module.visit(&mut collect);

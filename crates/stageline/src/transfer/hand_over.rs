@@ -1,8 +1,8 @@
-//! Moves tensors to another device if the plan has no transfer for them. These are the tensors of batches and outputs,
-//! and the gradients and values of shared parameters.
+//! Moves tensors between devices outside the plan's transfers: batches, outputs, and the gradients and values of shared
+//! parameters.
 //!
-//! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
-//! (see `order`).
+//! Between GPUs such tensors go through host memory, because NCCL can deadlock on transfers whose order the plan does
+//! not fix (see `order`).
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::kind::{Autodiff, Basic};
@@ -13,30 +13,31 @@ use crate::device::remote::{by_the_host, moved, one_lent_gpu};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::{fork, is_quantized, with_value};
 
-/// Moves all tensors of a payload to a device, for use by the calling thread. The moved tensors are in no autodiff
-/// graph.
+/// Moves all tensors of a payload (such as a batch) to a device for use by the calling thread, and detaches them from
+/// their autodiff graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
 
-/// Moves a tensor to a device for use by another thread. The moved tensor is in no autodiff graph.
+/// Moves a tensor to a device for use by another thread, and detaches it from its autodiff graph.
 pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares the tensors of a payload for use by another thread. They are detached from any autodiff graph, and those on
-/// the GPU `device` are copied into newly allocated memory.
+/// Prepares the tensors of a payload (such as an output) for use by another thread: detaches them from their autodiff
+/// graph, and copies those on the GPU `device` into newly allocated memory.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
 
-/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU. The GPU may belong to
-/// another host, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
+/// Copies a tensor into newly allocated memory if it is on the same GPU as `to`, where another thread will use it. The
+/// GPU may belong to another host, whose server has a stream for each thread of this program. A tensor on any other
+/// device is returned unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
-/// memory. New memory is needed because of a rule of cubecl 0.11. For each *allocation* of memory, the other thread's
-/// stream waits only once for the stream that writes there. Fusion may write a result into the older memory of an
-/// operand, for which the other stream may have waited already.
+/// memory. New memory is needed because of a rule of cubecl 0.11: for each *allocation* of memory, the other thread's
+/// stream waits only once for the stream that writes there. With operator fusion, a result may be written into the
+/// older memory of an operand, for which the other stream may have waited already.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let from = tensor.device();
     if one_gpu(&from, to) || one_lent_gpu(&from, to) { tensor.flip([0]).flip([0]) } else { tensor }
@@ -48,11 +49,12 @@ pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }
 
-/// Moves the parameters of a module that are on a device of another host to `device`. burn's own move of a module
-/// cannot do that: it knows neither the paths of tensors between hosts nor their names on a server. Tensors of the
-/// module that are not parameters, and quantized parameters, cannot be moved one by one. If such a tensor is on a
-/// device of another host that is not `device`, the whole module is moved to this host's CPU. Modules on devices of
-/// this host stay there.
+/// Moves a module's parameters from other hosts' devices to `device`. burn's own method cannot do this, because it does
+/// not know Stageline's routes between hosts or the names of tensors on a server.
+///
+/// Tensors that are not parameters, and quantized parameters, cannot be moved one by one. If the module has such a
+/// tensor on a device of another host that is not `device`, the whole module is moved to this host's CPU. Modules on
+/// devices of this host stay there.
 pub(crate) fn off_other_hosts<M: Module>(module: M, device: &Device) -> M {
     let device = device.clone().inner();
     let is_elsewhere = |other: &Device| is_remote(other) && other.clone().inner() != device;
@@ -125,7 +127,7 @@ impl PayloadMapper for HandOver<'_> {
     }
 }
 
-/// A conversion of a payload's tensors: it moves each tensor to a device, detached from any autodiff graph.
+/// A [`PayloadMapper`] that moves each tensor of a payload to a device and detaches it from its autodiff graph.
 pub(super) struct Place<'a>(pub(super) &'a Device);
 
 impl PayloadMapper for Place<'_> {

@@ -17,7 +17,7 @@ use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
 
-/// The input or activation of one micro-batch, with the micro-batch's loss weight.
+/// The input or activations of one micro-batch, with the micro-batch's loss weight.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
     pub(crate) weight: Weight,
@@ -28,32 +28,31 @@ struct Message<T> {
     content: T,
 }
 
-/// The earlier stage's end of the connection between two neighbouring stages. It sends activations and receives
-/// gradients.
+/// A stage's connection to the next stage: sends activations to it, and receives gradients from it.
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The device of the next stage, the target of sent activations. If one of the two stages is on a remote host, it
-    /// is a list of sessions (network connections) that successive micro-batches use in turn.
+    /// The destination of sent activations: the next stage's device, or, if one of the two stages is on another host, a
+    /// list of sessions (connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// The later stage's end of the connection between two neighbouring stages. It receives activations and sends
-/// gradients.
+/// A stage's connection to the previous stage: receives activations from it, and sends gradients to it.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The device of the previous stage, the target of sent gradients. If one of the two stages is on a remote host, it
-    /// is a list of sessions (network connections) that successive micro-batches use in turn.
+    /// The destination of sent gradients: the previous stage's device, or, if one of the two stages is on another host,
+    /// a list of sessions (connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// Connects a stage on the device `previous` to the next stage, on the device `next`. Returns both ends of the
-/// connection. Each direction (activations, gradients) has a channel with room for `capacity` micro-batches.
+/// Connects a stage on the device `previous` to the next stage, on the device `next`, and returns both ends of the
+/// connection. The channel for each direction (activations, gradients) has room for `capacity` micro-batches. `route`
+/// decides how tensors get from one device to the other.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
     let (gradient_sender, gradient_receiver) = bounded(capacity);
@@ -76,8 +75,8 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Sends the activation of one micro-batch to the next stage and its device. Returns the activation's size in
-    /// bytes.
+    /// Sends one micro-batch's activations to the next stage, on that stage's device, and returns their size in bytes.
+    /// Waits until `turns` (the order of transfers between GPUs) allows `transfer`.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,
@@ -98,20 +97,21 @@ impl<T: Payload> Downstream<T> {
         Ok(departure.bytes)
     }
 
-    /// Waits for the gradients of this stage's output for one micro-batch, and moves them to this stage's device.
+    /// Waits for one micro-batch's gradients of this stage's output, and moves them to this stage's device.
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
 }
 
 impl<T: Payload> Upstream<T> {
-    /// Waits for a micro-batch's activation from the previous stage, and moves the activation to this stage's device.
+    /// Waits for a micro-batch's activations from the previous stage, and moves them to this stage's device.
     pub(crate) fn receive(&self, waits: &Waits, micro_batch: usize) -> Result<Weighted<T>, Stopped> {
         let Weighted { payload, weight } = take(waits, &self.activations, micro_batch)?;
         Ok(Weighted { payload: payload.map(&mut Arrival(&self.here)), weight })
     }
 
-    /// Sends the gradients of this stage's input to the previous stage and its device. Returns their size in bytes.
+    /// Sends the gradients of this stage's input to the previous stage, on that stage's device, and returns their size
+    /// in bytes. Waits until `turns` (the order of transfers between GPUs) allows `transfer`.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,
@@ -139,8 +139,8 @@ fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) ->
     Ok(message.content)
 }
 
-/// A conversion of a payload's tensors: it detaches each tensor from its autodiff graph, sends it to a device, and
-/// counts the bytes sent.
+/// A [`PayloadMapper`] that detaches each tensor of a payload from its autodiff graph, sends it to a device, and counts
+/// the bytes sent.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
@@ -159,7 +159,7 @@ impl PayloadMapper for Departure<'_> {
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         self.bytes += bytes_of(&tensor);
         let tensor = tensor.inner();
-        // NCCL has no bool type, so the tensor travels as integers.
+        // NCCL has no bool type, so the tensor is sent as integers.
         if between_cuda(&tensor.device(), self.device) {
             self.sent.send(tensor.int(), self.device).bool()
         } else {
@@ -171,7 +171,7 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// A conversion of a received payload's tensors: it moves each tensor to the receiving stage's device.
+/// A [`PayloadMapper`] that moves each tensor of a received payload to the receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

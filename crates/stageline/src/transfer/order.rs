@@ -22,26 +22,26 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The fixed order of one replica's transfers between GPUs. Every GPU has one baton (a token in a channel), which its
-/// transfers pass on in this order. A worker may issue a transfer only while it has the batons of both GPUs. After a
-/// pass over the plan, every baton is back at its start.
+/// The fixed order of one replica's transfers between GPUs. Every GPU has one baton (a token in a channel) that its
+/// transfers pass on in this order. A worker may issue a transfer only while it has the batons of both GPUs. When the
+/// plan is completed, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// For each transfer, the batons (tokens of the transfer's GPUs) that a worker needs before it issues the transfer.
-    /// A transfer without an entry may be issued at any time.
+    /// The batons (tokens of both GPUs) that a worker must receive before it issues a transfer, by transfer. A transfer
+    /// without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// The two channels through which a transfer receives the baton of a GPU and passes it on. The baton is a token that
-/// the GPU's transfers hold one after another, so that they are issued in a fixed order.
+/// One transfer's place in a GPU's order of transfers: it receives the GPU's baton (a token) from `comes`, and passes
+/// it on to the next transfer through `goes`.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
 }
 
 impl Turns {
-    /// Returns, for each replica, the order of its transfers between GPUs. A replica is given by its plan and, for each
-    /// stage, the index of the communication stream (queue of transfers) of the stage's device. The index is `None` for
+    /// Builds, for each replica, the order of its transfers between GPUs. A replica is given by its plan and the
+    /// communication stream (queue of transfers) of each stage's device. A stream is given by its index, or `None` for
     /// a device whose transfers need no order.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
@@ -69,8 +69,8 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits until `transfer` is next in the order of both its GPUs, and issues it by calling `issue`. Then lets the
-    /// next transfers of these GPUs follow. Returns an error if the pipeline stops during the wait.
+    /// Waits until `transfer` is next in the order of both its GPUs, calls `issue` to issue it, and lets the GPUs' next
+    /// transfers proceed. Returns an error if the pipeline stops during the wait.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

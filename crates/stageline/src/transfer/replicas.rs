@@ -1,9 +1,9 @@
 //! Data parallelism: every stage sends its gradient sum to the same stage of the first replica. That stage adds up the
 //! sums, steps its optimizer and sends back the new parameter values.
 //!
-//! Gradient sums are added in replica order, and go through the host's memory between GPUs. NCCL's own reduction adds
-//! in an order that depends on how the GPUs are connected. Its sums would therefore differ in the last bits from the
-//! sums of one replica.
+//! Gradient sums are added in replica order, and go through host memory between GPUs. NCCL's own all-reduce adds in an
+//! order that depends on how the GPUs are connected. Its sums would therefore differ in the last bits from the sums of
+//! one replica.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -12,19 +12,19 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The role of a stage among data-parallel replicas, with its connections to the same stage of other replicas. At the
-/// end of a step the first replica sums the gradients of all replicas, and sends new parameter values back.
+/// A stage's role in data parallelism, with its connections to the same stage of other replicas. The first replica
+/// (`Root`) sums the gradients of all replicas and updates the parameters; the others (`Leaf`) receive the new values.
 pub(crate) enum Collective {
-    /// The role of a stage in the first data-parallel replica, which has the optimizer. The value lists its connections
+    /// The stage belongs to the first data-parallel replica, which has the optimizer. The value lists its connections
     /// to the same stage of the other replicas, in replica order.
     Root(Vec<Owned>),
-    /// The role of a stage in a data-parallel replica after the first. The stage has no optimizer, and computes with
-    /// copies of the first replica's parameters.
+    /// The stage belongs to a data-parallel replica after the first. It has no optimizer, and computes with copies of
+    /// the first replica's parameters. The value is its connection to the first replica.
     Leaf(Held),
 }
 
 impl Default for Collective {
-    /// Returns the role of a stage in a pipeline with one replica: it has the optimizer, and no connections to other
+    /// Returns the role of a stage without data parallelism: it has the optimizer, and no connections to other
     /// replicas.
     fn default() -> Self {
         Self::Root(Vec::new())
@@ -32,22 +32,22 @@ impl Default for Collective {
 }
 
 impl Collective {
-    /// Returns the roles of one stage in all data-parallel replicas, one for each replica, with the connections between
-    /// them. `ids` lists the parameters that the stage trains, and `devices` lists the stage's device in each replica.
+    /// Returns one stage's role in each data-parallel replica, with the connections between these roles. `ids` lists
+    /// the parameters that the stage trains, and `devices` lists the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
-        // A leaf sends its gradients once a step, so room for one message is enough.
+        // A leaf (a stage of a later replica) sends its gradients once a step, so room for one message is enough.
         let (owned, held): (Vec<_>, Vec<_>) = leaves.iter().map(|leaf| share(ids.to_vec(), root, leaf, 1)).unzip();
         [Self::Root(owned)].into_iter().chain(held.into_iter().map(Self::Leaf)).collect()
     }
 
-    /// Whether this stage belongs to the first data-parallel replica, which has the optimizers.
+    /// Whether this stage belongs to the first data-parallel replica. Only that replica has optimizers.
     pub(crate) fn is_root(&self) -> bool {
         matches!(self, Self::Root(_))
     }
 
-    /// Returns the number of times that this stage adds up the gradients of all replicas in one step. It is 1 in the
-    /// first of several replicas, else 0.
+    /// Returns how often this stage adds up the gradients of all replicas in one step: once in the first of several
+    /// replicas, and never (0) in any other stage.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -55,8 +55,9 @@ impl Collective {
         }
     }
 
-    /// Adds up one stage's gradient sums over all data-parallel replicas, in replica order. The first replica receives
-    /// the sums of the others and returns the total. Every other replica sends its sums to the first.
+    /// Adds up one stage's gradient sums over all data-parallel replicas, in replica order. In the first replica,
+    /// receives the sums of the others and returns the total. In every other replica, sends its sums to the first and
+    /// returns those that were not sent.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -76,7 +77,7 @@ impl Collective {
     }
 
     /// In the first data-parallel replica, sends this stage's parameter values to the same stage of all other replicas.
-    /// Does nothing in the other replicas.
+    /// In any other replica, does nothing.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),

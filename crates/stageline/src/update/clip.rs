@@ -5,28 +5,29 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::visit_floats;
 
-/// The kind of gradient clipping: by the norm of all gradients together, or element by element. Gradients are clipped
-/// once per step, after they are summed over all micro-batches.
+/// How gradients are clipped: by their global norm, or element by element. Clipping happens once per step, after
+/// gradients are summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Gradient clipping that limits the global norm (the Euclidean norm of all gradients of all stages) to this
-    /// maximum `max` (Pascanu et al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is
-    /// multiplied by `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
+    /// Scales all gradients down so that their global norm (the Euclidean norm of all gradients of all stages) is at
+    /// most `max`, the value of this variant (Pascanu et al., 2013,
+    /// [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by `max / (norm + 1e-6)` if
+    /// that coefficient is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Gradient clipping that clamps every element of every gradient to the range from minus the given value to the
-    /// given value.
+    /// Clamps every element of every gradient to `[-max, max]`, where `max` is the value of this variant, as PyTorch's
+    /// `clip_grad_value_` does.
     Value(f64),
 }
 
 impl Clip {
-    /// Returns the bound of the gradient clipping: the largest global norm, or the largest magnitude of an element.
+    /// Returns the clipping bound: the maximum global norm, or the maximum magnitude of an element.
     pub(crate) fn bound(self) -> f64 {
         let (Self::GlobalNorm(bound) | Self::Value(bound)) = self;
         bound
     }
 
-    /// Returns how to clip the gradients of a step. `norm` is their global norm before clipping: the Euclidean norm of
-    /// all gradients of all stages.
+    /// Returns the clipping operation for a step whose gradients have the global norm `norm` (over all stages) before
+    /// clipping.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -36,18 +37,18 @@ impl Clip {
     }
 }
 
-/// The number that gradient clipping adds to the global norm, as PyTorch does, to avoid a division by 0.
+/// Small constant that gradient clipping adds to the global norm to avoid a division by 0, as in PyTorch.
 const EPSILON: f64 = 1e-6;
 
-/// The operation that clips the gradients of a step: none, a multiplication by a factor, or a clamp of every element.
-/// It is the same for all stages.
+/// How a step's gradients are clipped, in all stages alike: not at all, scaled by a coefficient, or clamped element by
+/// element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
-    /// Clipping changes nothing: the gradients are within the bound, or clipping is off.
+    /// Leaves the gradients unchanged, because they are within the clipping bound or clipping is off.
     Keep,
-    /// Clipping multiplies every element of the gradients by this factor.
+    /// Multiplies every gradient element by this coefficient.
     By(f64),
-    /// Clipping clamps every element of the gradients to the range from minus this value to this value.
+    /// Clamps every gradient element to `[-max, max]`, where `max` is the value of this variant.
     Within(f64),
 }
 
@@ -58,7 +59,7 @@ impl Scaling {
         }
         let mut scaled = GradientsParams::new();
         visit_floats(module, |param| {
-            // The gradient of a parameter that a module uses twice exists once, so the second visit finds nothing.
+            // A parameter that a module uses twice has only one gradient, so the second visit finds nothing.
             let Some(gradient) = param.take_gradient(&mut gradients) else { return };
             let gradient = gradient.map(|gradient| match self {
                 Self::Keep => gradient,

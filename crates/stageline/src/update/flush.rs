@@ -1,8 +1,9 @@
-//! The flush at the end of a step. Every stage reports its gradient norms, losses and ledger (the count of
-//! micro-batches in its gradient sum). One common verdict says whether all stages step their optimizers or skip the
-//! step.
+//! The flush: the phase at the end of a training step that computes gradient norms and steps the optimizers. Every
+//! stage reports its gradient norms, losses and ledger (the count of micro-batches in its gradient sum). One verdict
+//! for all stages then says whether they step their optimizers or skip the step.
 //!
-//! The order of a flush is: sum, unscale, find non-finite results, global norm, clip, step. The step itself is in
+//! A flush does the following, in this order: sums the gradients, divides them by the loss scale, looks for non-finite
+//! results, computes the global norm, clips, and steps the optimizers. The optimizer step itself is in
 //! `optimizer_step`.
 
 use burn::module::ParamId;
@@ -13,106 +14,110 @@ use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
 use crate::update::not_finite::{Culprit, OnNonFinite};
 
-/// The settings of the flush, the end of a step, when gradients are summed and optimizers step. They are gradient
-/// clipping, the reaction to non-finite results, and the intervals of reports.
+/// Settings of the flush (the end-of-step phase that computes gradient norms and steps the optimizers): gradient
+/// clipping, what to do when a result is not finite (stop or skip), and how often to report statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// The interval, in steps, between health reports on the parameters; 0 for none.
+    /// Interval, in steps, between reports on parameter health (per-parameter statistics such as gradient norms). 0
+    /// turns them off.
     pub(crate) health_every: usize,
-    /// The interval, in steps, between measurements of the gradient noise; 0 for none.
+    /// Interval, in steps, between estimates of the gradient noise. 0 turns them off.
     pub(crate) noise_every: usize,
 }
 
 impl FlushConfig {
-    /// Returns the verdict that stages assume in the training step `step`, before they know the true one: to step their
-    /// optimizers. They assume that all losses and gradients are finite, and that no global norm needs clipping.
+    /// Returns the verdict that stages assume for step `step` when they step their optimizers speculatively, before all
+    /// stages have reported: [`Verdict::Step`], with finite losses and gradients and a global norm within the clipping
+    /// bound.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether the step `step` reports the health of the parameters (such as gradient norms): step 0 and every
-    /// `health_every` steps after it do. No step does if `health_every` is 0.
+    /// Whether step `step` reports parameter health (statistics such as gradient norms). True for multiples of
+    /// `health_every`, unless that is 0.
     pub(crate) fn examines(self, step: usize) -> bool {
         is_every(self.health_every, step)
     }
 
-    /// Whether the step `step` measures the gradient noise: step 0 and every `noise_every` steps after it do. No step
-    /// does if `noise_every` is 0.
+    /// Whether step `step` estimates the gradient noise. True for multiples of `noise_every`, unless that is 0.
     pub(crate) fn measures_noise(self, step: usize) -> bool {
         is_every(self.noise_every, step)
     }
 }
 
-/// Whether `step` is a multiple of `steps`; false if `steps` is 0.
+/// Whether `step` is a multiple of the interval `steps`. Always false if `steps` is 0.
 fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// The moment at which stages step their optimizers: after the common verdict of all stages (step, or skip the step),
-/// or speculatively before it.
+/// When a stage steps its optimizer: after the verdict for all stages (step, or skip the step) is known, or
+/// speculatively before that.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// Every stage waits for the common verdict (step, or skip the step) before it steps its optimizer. The verdict
-    /// depends on the gradient sums of all stages.
+    /// Wait for the verdict for all stages (step, or skip the step) before the optimizer step. The verdict depends on
+    /// all stages' gradients.
     Together,
-    /// Every stage steps its optimizer as soon as its own gradient sums are complete and finite. The value is the
-    /// verdict that the stage assumes. If the true verdict of all stages differs, the step is rolled back, and its end
-    /// is repeated with the true verdict. This is the post-validation of Qi et al., 2023.
+    /// Step the optimizer as soon as the stage's own gradient sums are complete and finite, without waiting for other
+    /// stages. The value is the assumed verdict. If the actual verdict for all stages differs, the optimizer step is
+    /// rolled back and the flush is repeated with the actual verdict. This is the post-validation of zero-bubble
+    /// schedules (Qi et al., 2023).
     Ahead(Verdict),
 }
 
-/// The verdict on a step, which is the same for all stages: what they do with their gradients at the end of the step.
+/// The decision, the same for all stages, on how a step ends: step the optimizers, return the gradients to the caller,
+/// rehearse (measure memory, then roll back), or skip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer and keeps the new parameters.
     Step {
-        /// The clipping of all gradients before the optimizer step: none, by a factor, or by a clamp.
+        /// How all gradients are clipped before the optimizer step: not at all, by a factor, or by a clamp.
         scaling: Scaling,
         /// Whether the stages report the health of each parameter in this step, such as its gradient norm.
         examine: bool,
     },
-    /// Every stage returns its gradients to the caller, before and after clipping. Parameters and optimizers do not
-    /// change.
+    /// Every stage returns its gradients to the caller, before and after clipping by `scaling`. Parameters and
+    /// optimizers do not change.
     Show { scaling: Scaling },
-    /// The verdict on a rehearsal, a step that only measures memory: every stage steps its optimizer and then rolls the
-    /// step back. Stages exchange no values of tied parameters.
+    /// Every stage steps its optimizer and then rolls the step back. Used in a rehearsal, a dry-run step that only
+    /// measures memory. Stages do not exchange the values of tied parameters.
     Rehearse { examine: bool },
     /// Every stage discards its gradients. Parameters and optimizers do not change.
     Skip,
 }
 
 impl Verdict {
-    /// Whether this verdict is `Step`, so that all stages step their optimizers and keep the new parameters.
+    /// Whether a step with this verdict counts as an optimizer step: all stages step their optimizers and keep the new
+    /// parameters.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }
 }
 
-/// The report of one stage at the end of a pass over a batch, such as a step. It has losses, gradient norms, non-finite
-/// results, and the count of summed micro-batches.
+/// One stage's report at the end of a step or evaluation: losses, metrics, gradient norms, non-finite results, and the
+/// number of micro-batches in its gradient sum.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// For each of the stage's parameters with a gradient, the squared norm of its gradient sum, in layer order. Only
-    /// replica 0 fills the list, because it has the sums over all replicas.
+    /// Squared norm of each parameter's summed gradient, in layer order; parameters without a gradient are left out.
+    /// Only replica 0 fills the list, because it has the sums over all replicas.
     pub(crate) squared_norms: Vec<(ParamId, f64)>,
-    /// The sum of the squared norms of all micro-batches' gradients, over all parameters of the stage. `None` unless
-    /// the step measures the gradient noise.
+    /// Sum of the squared norms of the micro-batches' gradients, over all parameters of the stage. Used to estimate the
+    /// gradient noise; `None` in steps that do not.
     pub(crate) squared_norm_of_each: Option<f64>,
-    /// The number of times that this stage summed the gradients of all data-parallel replicas in this pass. It is 1 in
-    /// a training pass in the first of several replicas, else 0.
+    /// Number of gradient reductions (sums over all data-parallel replicas) by this stage. It is 1 in a training step
+    /// if the stage belongs to replica 0 of several replicas, and otherwise 0.
     pub(crate) reductions: usize,
-    /// The computations of this stage that gave NaN or infinity. The list is filled only when a step with a non-finite
-    /// loss or gradient is run again to find them.
+    /// The computations of this stage whose results were NaN or infinite. Filled only when a step with a non-finite
+    /// loss or gradient is run again to find their origin.
     pub(crate) culprits: Vec<Culprit>,
     /// The number of micro-batches in the stage's gradient sum, and the sum of their loss weights.
     pub(crate) ledger: Ledger,
-    /// The loss of every micro-batch, in micro-batch order: one number for each loss term, summed over the
-    /// micro-batch's targets. Empty except on the last stage.
+    /// The loss of every micro-batch, in micro-batch order. Each entry has one value for each loss term, summed over
+    /// the micro-batch's targets. Empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
     /// The metrics of every micro-batch, each summed over the micro-batch's targets. Empty except on a last stage that
     /// has metrics.
@@ -133,26 +138,26 @@ impl Outcome {
 
 /// The totals of a step over all stages, such as its losses and its gradient norm.
 pub(crate) struct Sums {
-    /// Each term of the training step's loss, summed over the micro-batches and not divided by a loss weight.
+    /// Sum of each loss term over the step's micro-batches, not yet divided by the loss weight.
     pub(crate) losses: Vec<f64>,
-    /// Each metric of the training step, summed over the micro-batches and not divided by a loss weight.
+    /// Sum of each metric over the step's micro-batches, not yet divided by the loss weight.
     pub(crate) metrics: Vec<f64>,
     /// The global norm before clipping: the Euclidean norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
     /// The Euclidean norm of each parameter's gradient before clipping, in layer order.
     pub(crate) gradient_norms: Vec<(ParamId, f64)>,
-    /// The number of times that stages summed the gradients of all data-parallel replicas: once for each stage, or 0
-    /// with one replica.
+    /// Number of gradient reductions (sums over all data-parallel replicas) in the step: one for each stage, or 0 with
+    /// one replica.
     pub(crate) reductions: usize,
-    /// The estimates of the gradient's squared norm and noise. `None` unless the step measures them.
+    /// The estimates of the gradient's squared norm and noise. `None` if the step does not measure them.
     pub(crate) noise: Option<NoiseReport>,
 }
 
 impl Sums {
-    /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports. Checks before that
-    /// every stage has summed the gradients of all its micro-batches. `expected` contains one entry for each replica:
-    /// the number of its micro-batches and the sum of their loss weights. `weights` lists the loss weights of all
-    /// micro-batches in the first term of the loss.
+    /// Computes a step's totals (losses, metrics, gradient norm) from the reports of all stages. First checks that
+    /// every stage has summed the gradients of all its micro-batches. `expected` contains, for each replica, the number
+    /// of its micro-batches and the sum of their loss weights. `weights` lists all micro-batches' loss weights in the
+    /// first term of the loss.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
@@ -167,8 +172,8 @@ impl Sums {
         Ok(Self { losses, metrics, gradient_norm, gradient_norms, reductions, noise })
     }
 
-    /// Returns the verdict on the step for all stages. They step their optimizers, or they skip the step if the loss or
-    /// a gradient is not finite.
+    /// Returns the verdict for all stages: step their optimizers, or skip the step because the loss or a gradient is
+    /// not finite.
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
         self.scaling(config).map_or(Verdict::Skip, step)
@@ -181,19 +186,21 @@ impl Sums {
     }
 }
 
-/// Returns each term of a step's loss, summed over the micro-batches in the order of the batch.
+/// Returns each term of a step's loss from the reports of all stages (`outcomes`), summed over the micro-batches in the
+/// order of the batch.
 pub(crate) fn losses(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.losses.iter().cloned()))
 }
 
-/// Returns each metric of a step or an evaluation, summed over the micro-batches in the order of the batch.
+/// Returns each metric of a step or an evaluation from the reports of all stages (`outcomes`), summed over the
+/// micro-batches in the order of the batch.
 pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Estimates the gradient noise of a step from the reports of all stages of all replicas. `weights` lists the loss
-/// weights of all micro-batches in the first term of the loss. Returns `None` if the step did not measure the
-/// micro-batches' gradients, if fewer than two micro-batches have a weight, or if a gradient is not finite.
+/// Estimates a step's gradient noise from the reports of all stages of all replicas. `weights` lists all micro-batches'
+/// loss weights in the first term of the loss. Returns `None` if the step did not measure the micro-batches' gradients,
+/// if fewer than two micro-batches have a weight above 0, or if a gradient is not finite.
 fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
     let mut sums = vec![(0.0, 0.0); stages];
@@ -210,7 +217,7 @@ fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     Some(NoiseReport { total: estimate(total)?, stages: sums.into_iter().map(estimate).collect::<Option<_>>()? })
 }
 
-/// Returns the element-wise sum of the lists in `each`, which have equal lengths. Without any list, the sum is empty.
+/// Returns the element-wise sum of the lists in `each`, which have equal lengths. If `each` is empty, the sum is empty.
 fn summed(each: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
     each.reduce(|sums, next| sums.into_iter().zip(next).map(|(sum, next)| sum + next).collect()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! [`GradientSum`]: the running sum of a stage's gradients over the micro-batches of a step, in an order that does not
-//! depend on the schedule.
+//! [`GradientSum`]: the running sum of a stage's gradients over the micro-batches of a step, added in an order that
+//! does not depend on the schedule.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,39 +15,40 @@ use stageline_nn::Sum;
 use stageline_nn::autograd::{AtOnce, add_at_once};
 use stageline_nn::params::visit_floats;
 
-/// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
-/// micro-batch order, whatever the order of their arrival. Each group of micro-batches is summed before it is added to
-/// the total.
+/// The running sum of a stage's gradients over the micro-batches of a step (gradient accumulation). Gradients are added
+/// in ascending micro-batch order, even if they arrive in another order. Micro-batches are divided into groups, and
+/// each group is summed before it is added to the total.
 ///
-/// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
-/// groups of micro-batches has the same bits as the sum of R replicas.
+/// Because the order of the additions is fixed, the sum has the same bits under every schedule. Also, one replica's sum
+/// in R groups has the same bits as the sum of R data-parallel replicas.
 pub(crate) struct GradientSum {
-    /// The sum of the gradients of all complete groups.
+    /// Sum of the gradients of all complete groups of `per_group` consecutive micro-batches.
     total: GradientsParams,
-    /// The sum of the gradients of the current group, which is not complete yet.
+    /// Sum of the gradients of the current group of micro-batches, which is not complete yet.
     group: Sum,
-    /// The number of consecutive micro-batches in a group, whose gradients are summed before they are added to the
+    /// Number of consecutive micro-batches in a group. Each group's gradients are summed before they are added to the
     /// total.
     per_group: usize,
-    /// The ids of the parameters that had several gradients in one micro-batch of this step, such as one from a layer
-    /// and one from the autodiff graph. In later micro-batches, layers do not add the gradients of these parameters to
-    /// the sum during the backward pass.
+    /// The ids of the parameters that had several gradients in one micro-batch of this step, such as one that a layer
+    /// computed itself and one from the autodiff graph. In later micro-batches, layers do not add the gradients of
+    /// these parameters to the sum during the backward pass.
     several: HashSet<ParamId>,
-    /// The ids of the parameters whose gradients were added to the sum by their layers, during the last backward pass.
+    /// Ids of the parameters whose gradients were added to the sum by their layers during the last backward pass,
+    /// instead of after it.
     at_once: HashSet<ParamId>,
-    /// The gradients that arrived before the gradients of an earlier micro-batch, by the index of their micro-batch.
-    /// They are added to the sum after the missing ones.
+    /// Gradients of micro-batches that arrived out of order, by micro-batch index. They wait here until the gradients
+    /// of all earlier micro-batches are in the sum.
     early: BTreeMap<usize, MicroBatchGradients>,
-    /// The bytes of the last added micro-batch's gradients that were in memory at the same time, beside the sum.
-    /// Gradients that layers add to the sum one by one do not count.
+    /// Number of bytes of temporary memory that the last added micro-batch's gradients needed beside the sum. Excludes
+    /// gradients that layers added to the sum one by one.
     beside: u64,
     ledger: Ledger,
 }
 
 impl GradientSum {
     /// Creates an empty sum of a stage's gradients. The gradients of every `per_group` consecutive micro-batches are
-    /// summed as one group before they are added to the total. Gradients are added in the float type `dtype`, or in
-    /// their own type if it is `None`.
+    /// summed as one group before they are added to the total. Gradients are added in the dtype `dtype`, or in their
+    /// own dtype if it is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self {
@@ -62,13 +63,13 @@ impl GradientSum {
         }
     }
 
-    /// Runs `backward`, an unsplit backward pass of `micro_batch` (not split into input and weight gradients). During
-    /// the pass, layers add the gradients of the parameters `ids` to the step's sum, where this gives the same bits as
-    /// adding them after the pass. `ids` lists the parameters that exactly one layer used, once, in this micro-batch.
+    /// Runs `backward`, a micro-batch's unsplit backward pass (input and weight gradients together). Meanwhile, layers
+    /// add the gradients of the parameters `ids` directly to the step's sum if that gives the same bits as adding them
+    /// after the pass. `ids` lists the parameters that exactly one layer used, once, in this micro-batch.
     ///
-    /// Returns the result of `backward`, and the gradients of layers that [`add`](Self::add) must still add to the sum.
-    /// These exist only for the first micro-batch of a group, whose sum is still empty. If gradients of an earlier
-    /// micro-batch are missing, layers add nothing during the pass.
+    /// Returns the result of `backward`, and the layers' gradients that [`add`](Self::add) must still add to the sum.
+    /// These are empty except for the first micro-batch of a group, whose sum is still empty. If gradients of an
+    /// earlier micro-batch are missing, layers add nothing during the pass.
     pub(crate) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -91,12 +92,12 @@ impl GradientSum {
         (result, GradientsParams::new())
     }
 
-    /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
-    /// gradients of an earlier micro-batch are still missing, the new ones are kept and added after the missing ones.
+    /// Adds one micro-batch's gradients to the step's sum, and computes its deferred weight gradients. If gradients of
+    /// an earlier micro-batch are still missing, the new gradients are stored and added after the missing ones.
     ///
-    /// Returns the ids of the parameters whose gradient a layer has added to the sum too early, during the backward
-    /// pass. Each of them has another gradient in this micro-batch, and the two should have been added to each other
-    /// first. The result is empty if there are none.
+    /// Returns the ids of the parameters whose gradient a layer added to the sum too early, during the backward pass.
+    /// Such a parameter has another gradient in this micro-batch, and both gradients should have been added to each
+    /// other first. The result is empty if there are none.
     pub(crate) fn add<M: Module>(
         &mut self,
         module: &M,
@@ -118,7 +119,8 @@ impl GradientSum {
             self.early.remove(&self.ledger.backwards)
         {
             self.beside = self.group.add_all(module, joined(module, gradients, of_layers));
-            // Each deferred gradient is added at once, so only one layer's gradients exist besides the sum.
+            // Each deferred gradient is added as soon as it is computed, so only one layer's gradients are in memory in
+            // addition to the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
             self.ledger.weight.add(&weight);
             self.ledger.backwards += 1;
@@ -135,8 +137,8 @@ impl GradientSum {
         self.total = joined(module, total, group);
     }
 
-    /// Completes the gradient sum of a step: adds the last group of micro-batches to the total, and replaces the total
-    /// by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel replicas. In another
+    /// Completes a step's gradient sum: adds the last group of micro-batches to the total, and replaces the total by
+    /// the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel replicas. In another
     /// replica, it sends the gradients to replica 0, and returns those that it did not send.
     pub(crate) fn end<M: Module, E>(
         &mut self,
@@ -149,20 +151,21 @@ impl GradientSum {
         Ok(())
     }
 
-    /// Makes the gradient sum measure the squared norm of every micro-batch's gradients, until the end of the step.
+    /// Records the squared norm of every micro-batch's gradients until the end of the step, to estimate the gradient
+    /// noise.
     pub(crate) fn measure_each(&mut self) {
         self.group.squared_norms = Some(Vec::new());
     }
 
-    /// Removes and returns the sum of the squared norms of all micro-batches' gradients: a list with one tensor of
-    /// shape `[1]`. The list is empty if the stage has no gradients. `None` if the step does not measure norms. The
-    /// norms still contain the square of the loss scale.
+    /// Removes and returns the sum of the squared norms of all micro-batches' gradients, as a list with one tensor of
+    /// shape `[1]`. The list is empty if the stage has no gradients. `None` if the step does not measure norms. The sum
+    /// is still multiplied by the square of the loss scale.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, beside the
-    /// sum. Gradients that layers add to the sum one by one do not count.
+    /// Returns the number of bytes of temporary memory that the last added micro-batch's gradients needed beside the
+    /// sum. Excludes gradients that layers added to the sum one by one.
     pub(crate) fn beside(&self) -> u64 {
         self.beside
     }
@@ -195,8 +198,8 @@ impl GradientSum {
         copy
     }
 
-    /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back. Its optimizer step
-    /// can then be made again. The count of summed micro-batches becomes 0.
+    /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back, so that the optimizer
+    /// step can be made again. The count of summed micro-batches becomes 0.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;

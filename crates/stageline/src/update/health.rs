@@ -8,12 +8,12 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::{Named, named_gradients, values_by_id};
 
-/// Training statistics of one parameter in one step: the size of its update, and the norm, zeros and histogram of its
-/// gradient. Norms are Euclidean, over all elements of the parameter.
+/// The health of one parameter in one training step: the size of its update, and the norm, fraction of zeros and
+/// histogram of its gradient. Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
-    /// The index, from 0, of the stage that trains the parameter.
+    /// Zero-based index of the stage that trains this parameter.
     pub stage: usize,
     /// The name of the parameter in checkpoints, such as `blocks.3.linear.weight`.
     pub name: String,
@@ -26,8 +26,8 @@ pub struct ParameterHealth {
     /// step.
     pub update_norm: f64,
     /// The optimizer's second moment of the gradient (a running mean of its square), averaged over the parameter's
-    /// elements. `None` unless the optimizer is Adam, AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not
-    /// fall, the gradients are mostly noise.
+    /// elements. `None` unless the optimizer is Adam, AdamW, Lamb, Adan or RMSProp. If the second moment grows while
+    /// the loss does not fall, the gradients are mostly noise.
     pub second_moment: Option<f64>,
     /// The fraction, from 0 to 1, of the gradient's elements that are exactly 0.
     pub zeros: f64,
@@ -36,8 +36,8 @@ pub struct ParameterHealth {
 }
 
 impl ParameterHealth {
-    /// Returns the norm of the parameter's update divided by the norm of the parameter. About 1e-3 is usual. The result
-    /// is 0 if the parameter's norm is 0.
+    /// Returns the norm of the parameter's update divided by the norm of the parameter. A ratio of about 1e-3 is usual.
+    /// The result is 0 if the parameter's norm is 0.
     pub fn update_ratio(&self) -> f64 {
         if self.parameter_norm > 0.0 { self.update_norm / self.parameter_norm } else { 0.0 }
     }
@@ -50,12 +50,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The number of bins in a histogram of a gradient's elements: one for magnitudes below 2^-32, and 39 for the
-    /// powers of two from there on.
+    /// The number of bins in a histogram of a gradient's elements: one for magnitudes below 2^-32, and one for each of
+    /// the 39 powers of two from there on.
     pub const BINS: usize = 40;
 
-    /// The exponent of the power of two where the histogram's second bin begins. The first bin counts all smaller
-    /// magnitudes except 0. The last bin has no upper end.
+    /// Base-2 exponent of the lower end of the histogram's second bin. The first bin counts all smaller magnitudes
+    /// except 0, and the last bin has no upper end.
     const LOWEST: i32 = -32;
 
     fn of(values: impl Iterator<Item = f64>) -> Self {
@@ -75,8 +75,8 @@ impl Histogram {
     }
 }
 
-/// The values and gradients of a stage's parameters before an optimizer step. A comparison with the values after the
-/// step gives the health of each parameter.
+/// A stage's parameter values and gradients, saved before an optimizer step. A comparison with the values after the
+/// step gives the health (training statistics) of each parameter.
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,
@@ -87,9 +87,9 @@ impl Examination {
         Self { gradients: named_gradients(module, gradients), values: values_by_id(module) }
     }
 
-    /// Compares the values of a stage's parameters before and after its optimizer step. Returns the health (such as the
-    /// update size) of every parameter that has a gradient. The names are left empty, because a stage does not know
-    /// them.
+    /// Compares a stage's parameter values before and after its optimizer step. Returns the health (such as the size of
+    /// the update) of every parameter with a gradient. The names in the result are empty, because a stage does not know
+    /// its parameters' names in checkpoints.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,

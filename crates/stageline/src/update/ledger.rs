@@ -1,22 +1,22 @@
-//! Checks, before any optimizer step is committed, that every stage has summed the gradients of the whole batch. The
-//! ledger of a stage counts the micro-batches in its gradient sum, and their loss weights.
+//! Checks, before any optimizer step is committed, that every stage has summed the gradients of the whole batch. A
+//! stage's ledger has the number of micro-batches in its gradient sum, and the sum of their loss weights.
 
 use crate::model::loss_weight::Weight;
 use crate::model::replica::{Replica, ReplicaStage};
 
-/// A check on a stage's accumulated gradient: the number of micro-batches in it, and the sum of their loss weights
-/// (usually numbers of unmasked targets). Both must equal the numbers of the replica's part of the batch. Otherwise the
-/// step fails with [`LedgerError`], and no optimizer step is committed.
+/// A record of what a stage's accumulated gradient contains: the number of micro-batches, and the sum of their loss
+/// weights (usually their numbers of unmasked targets). Both must equal those of the replica's part of the batch.
+/// Otherwise the step fails with [`LedgerError`], and no optimizer step is committed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
-    /// The number of micro-batches whose gradients are in the stage's gradient sum.
+    /// The number of micro-batches whose gradients the stage has accumulated in its gradient sum.
     pub backwards: usize,
     /// The sum of the loss weights of all micro-batches in the stage's gradient sum.
     pub weight: Weight,
 }
 
-/// The error of a step with a wrong gradient sum on a stage: the sum does not contain exactly the replica's part of the
-/// batch.
+/// A stage's gradient sum does not contain each of its replica's micro-batches exactly once, so the step fails. This is
+/// a bug in the pipeline. No optimizer step is committed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
@@ -26,12 +26,12 @@ pub struct Ledger {
 pub struct LedgerError {
     /// The data-parallel replica of the stage with the wrong gradient sum.
     pub replica: Replica,
-    /// The index, from 0, of the stage with the wrong gradient sum.
+    /// Zero-based index of the stage with the wrong gradient sum.
     pub stage: usize,
     /// The contents of the wrong gradient sum: its number of micro-batches, and the sum of their loss weights.
     pub found: Ledger,
-    /// The right contents of the stage's gradient sum: the number of micro-batches in its replica's part of the batch,
-    /// and the sum of their loss weights.
+    /// The expected contents of the stage's gradient sum: the number of micro-batches in its replica's part of the
+    /// batch, and the sum of their loss weights.
     pub expected: Ledger,
 }
 
@@ -47,11 +47,11 @@ impl LedgerError {
     }
 }
 
-/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has every
-/// stage with the contents of its sum. `expected` has the right contents of the sums, one entry for each replica.
+/// Checks that every stage's gradient sum contains its replica's whole part of the batch. `ledgers` pairs each stage
+/// with the contents of its sum. `expected` has the expected contents for each replica.
 ///
 /// # Errors
-/// Returns [`LedgerError`] for the first stage whose sum has other contents.
+/// Returns [`LedgerError`] for the first stage whose sum has different contents.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (ReplicaStage, Ledger)>,
     expected: &[Ledger],

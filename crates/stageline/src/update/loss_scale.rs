@@ -1,4 +1,5 @@
-//! Loss scaling: a factor on the loss before the backward pass keeps small gradients within the range of f16.
+//! Loss scaling: the loss is multiplied by a factor before the backward pass, which keeps small gradients within the
+//! range of f16.
 
 use std::ops::RangeInclusive;
 
@@ -6,18 +7,18 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The loss scale: a factor on the loss of each micro-batch before the backward pass, so that small gradients do not
-/// underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before that, the loss
-/// is divided by the step's total loss weight (usually its number of unmasked targets).
+/// The loss scale: a coefficient that multiplies each micro-batch's loss before the backward pass, so that small
+/// gradients do not underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before
+/// that, the loss is divided by the step's total loss weight (usually its number of unmasked targets).
 ///
-/// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
-/// overflows nor underflows.
+/// The summed gradients are divided by the same coefficient. A scale that is a power of two changes no bit of a
+/// gradient that neither overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A loss scale that never changes. The value is the scale.
+    /// Keeps the loss scale at this value throughout the training run.
     Fixed(f64),
-    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow. The value
-    /// contains its settings.
+    /// Lowers the loss scale when gradients overflow, and raises it after many steps without an overflow, like
+    /// PyTorch's `GradScaler`.
     Dynamic(DynamicLossScale),
 }
 
@@ -35,8 +36,8 @@ pub struct DynamicLossScale {
     pub back_off: f64,
     /// The number of consecutive training steps without an overflow before the loss scale rises. The default is 2000.
     pub growth_interval: usize,
-    /// The lowest value of the loss scale. The default is 1. A step that overflows even at this value has another cause
-    /// than the loss scale.
+    /// The smallest loss scale. The default is 1. If gradients still overflow at this scale, the loss scale is not the
+    /// cause.
     pub lowest: f64,
 }
 
@@ -47,16 +48,16 @@ impl Default for DynamicLossScale {
 }
 
 impl DynamicLossScale {
-    /// Returns the range of values that this loss scale can have: from its lowest value to the largest f32 number.
-    /// Losses are scaled in f32.
+    /// Returns the range of values that this loss scale can have: from its lowest value to the largest f32 value,
+    /// because losses are scaled in f32.
     pub(crate) fn range(self) -> RangeInclusive<f64> {
         self.lowest..=f64::from(f32::MAX)
     }
 }
 
 impl LossScale {
-    /// Returns the default loss scale for the precision of forward and backward passes: dynamic for f16, and 1 for all
-    /// others.
+    /// Returns the default loss scale for forward and backward passes in the given precision: dynamic for f16, and
+    /// fixed at 1 for all others.
     pub(crate) fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full | Precision::Bf16 => Self::Fixed(1.0),
@@ -85,12 +86,14 @@ impl LossScale {
     }
 }
 
-/// The current loss scale of a run, which falls after a step with an overflow and rises after many steps without one.
+/// The current loss scale of a training run. A dynamic scale falls after a step with an overflow, and rises after many
+/// steps without one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scaler {
     config: LossScale,
     scale: f64,
-    /// The number of steps without an overflow since the loss scale last changed.
+    /// Number of consecutive training steps without an overflow, counted from the last overflow or the last increase of
+    /// the loss scale.
     calm: usize,
 }
 
@@ -100,8 +103,8 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Returns the loss scale of a resumed run. A dynamic scale continues from its value in the checkpoint. Without
-    /// that value, it starts as configured.
+    /// Creates the loss scale of a resumed training run. A dynamic scale continues from `state`, its value in the
+    /// checkpoint. Without that value, it starts as configured.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {
@@ -112,8 +115,8 @@ impl Scaler {
         }
     }
 
-    /// Returns the current loss scale and its count of steps without an overflow, for a checkpoint. `None` if the scale
-    /// is fixed.
+    /// Returns the current loss scale and its count of steps without an overflow, to be stored in a checkpoint. `None`
+    /// if the scale is fixed.
     pub(crate) fn state(&self) -> Option<State> {
         let LossScale::Dynamic(_) = self.config else { return None };
         Some(State { scale: self.scale, good_steps: self.calm as u64 })

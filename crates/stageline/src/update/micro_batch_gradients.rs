@@ -1,5 +1,5 @@
-//! [`MicroBatchGradients`]: the gradients of one micro-batch for a stage's parameters, some of which may still have to
-//! be computed.
+//! [`MicroBatchGradients`]: one micro-batch's gradients for a stage's parameters, including weight gradients that are
+//! deferred (not computed yet).
 
 use std::collections::HashSet;
 
@@ -10,29 +10,30 @@ use crate::model::loss_weight::Weight;
 use stageline_nn::params::visit_floats;
 use stageline_nn::{Deferred, Sum};
 
-/// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
-/// may be deferred, which means that they are not computed yet.
+/// One micro-batch's gradients for a stage's parameters, with the micro-batch's loss weight. Weight gradients may be
+/// deferred, which means that they are not computed yet.
 pub(crate) struct MicroBatchGradients {
-    /// The gradients from burn's autodiff graph. After [`complete`](Self::complete), the gradients of all parameters.
+    /// This micro-batch's gradients from burn's autodiff graph. After [`complete`](Self::complete), the complete
+    /// gradients of all parameters.
     pub(crate) gradients: GradientsParams,
-    /// The gradients that layers computed themselves, without burn's autodiff graph, and that are not in a gradient sum
+    /// The gradients that layers computed themselves, outside burn's autodiff graph, and that are not in a gradient sum
     /// yet. A parameter may also have a gradient in `gradients`.
     pub(crate) of_layers: GradientsParams,
-    /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that later computes
-    /// the weight gradients of one call of a layer.
+    /// One micro-batch's deferred weight gradients. Each entry is a function that later computes the weight gradients
+    /// of one call of a layer.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl MicroBatchGradients {
-    /// Creates a value without gradients for a micro-batch with the loss weight `weight`. It is for an inspection (a
-    /// second run of a non-finite step), which sums no gradients.
+    /// Creates an empty set of gradients for a micro-batch with the loss weight `weight`. It is used when a step with a
+    /// non-finite result is run a second time: that run only searches for the first NaN or infinity, and sums no
+    /// gradients.
     pub(crate) fn of_weight(weight: Weight) -> Self {
         Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
     }
 
-    /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to
-    /// each other.
+    /// Computes a micro-batch's deferred weight gradients, and then adds up all gradients of each parameter.
     pub(crate) fn complete<M: Module>(&mut self, module: &M) {
         let gradients = joined(module, std::mem::take(&mut self.gradients), std::mem::take(&mut self.of_layers));
         let mut sum = Sum::new(gradients, None);
@@ -53,9 +54,9 @@ impl MicroBatchGradients {
         computed
     }
 
-    /// Returns the ids of the parameters that have several gradients in this micro-batch: from the autodiff graph, from
-    /// a layer outside the graph, or deferred. These gradients must be added to each other before they are added to the
-    /// gradients of other micro-batches.
+    /// Returns the ids of the parameters that have more than one gradient in this micro-batch: from the autodiff graph,
+    /// from a layer outside the graph, or deferred. These gradients must be added to each other before they are added
+    /// to the gradients of other micro-batches.
     pub(super) fn several<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         if self.deferred.is_empty() && self.of_layers.is_empty() {
             return HashSet::new();
@@ -71,7 +72,8 @@ impl MicroBatchGradients {
     }
 }
 
-/// Adds two lists of gradients of the same module, parameter by parameter, and returns the sum.
+/// Adds two sets of gradients of the same module, `gradients` and `beside`, parameter by parameter, and returns the
+/// sum.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;

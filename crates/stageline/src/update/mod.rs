@@ -1,11 +1,11 @@
-//! The update: from the gradients of M micro-batches to one optimizer step of a stage, or none.
+//! The update: turns the gradients of M micro-batches into one optimizer step of a stage, or skips the step.
 //!
 //! Input: the gradients and loss weight of each micro-batch, and the settings of clipping, loss scale and precision.
 //! Output: the stage's ledger (the count of its summed micro-batches) and gradient norms, the common verdict on the
-//! step (step the optimizers, or skip it), and the stage's module after the optimizer step. This folder owns gradient
-//! sums, gradient norms, the optimizer with its rollback, and the visitors and mappers of a module's parameters that
-//! these need. It must not run forward passes, send tensors to other stages, or start threads: the runner calls it for
-//! each stage, and `pipeline` for the sums of all stages.
+//! step (step the optimizers, or skip the step), and the stage's module after the optimizer step. This folder owns
+//! gradient sums, gradient norms, the optimizer with its rollback, and the visitors and mappers of a module's
+//! parameters for these purposes. It must not run forward passes, send tensors to other stages, or start threads: the
+//! runner calls it for each stage, and `pipeline` for the sums of all stages.
 //!
 //! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`).
 //! - `micro_batch_gradients`: the gradients of one micro-batch, with the weight gradients that a split backward pass
@@ -17,9 +17,9 @@
 //!   statistics of parameters) and noise.
 //! - `optimizer_step`: a stage's module with its optimizer and learning rate (`Trained`), whose step (`Made`) is
 //!   committed or rolled back (`Before`, `Rollback`), and whose state is read and restored.
-//! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`,
-//!   `PlacedState`, `KeptState`). Copies a state as bytes (`HostState`), and refuses floats that are not of the
-//!   device's default float type.
+//! - `state_memory`: where optimizer states are stored between steps, on the device or the host (`OptimizerState`,
+//!   `PlacedState`, `KeptState`). Copies a state as bytes (`HostState`), and panics if a float tensor does not have the
+//!   device's default float dtype.
 //! - `norm`: the squared norm of each gradient (`SquaredNorms`), read with the losses in one request to the device
 //!   (`read_many`).
 //! - `clip`: clipping by the global norm or by value (`Clip`), and the factor or bound to apply (`Scaling`).
@@ -27,16 +27,16 @@
 //!   `NoiseAverage`).
 //! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `DynamicLossScale`, `Scaler`), which
 //!   grows and backs off.
-//! - `not_finite`: the test for NaN and infinity (`Soundness`), the origin of the first NaN or infinity of a step
-//!   (`Culprit`, `Origin`), and the reaction to such a step (`OnNonFinite`). `runner` finds the candidates for the
-//!   origin.
+//! - `not_finite`: the check for NaN and infinity (`Soundness`), the origin of a step's first NaN or infinity
+//!   (`Culprit`, `Origin`), and the policy for such a step, stop or skip (`OnNonFinite`). `runner` finds the candidates
+//!   for the origin.
 //! - `precision`: mixed precision with f32 master weights (`Precision`): casts modules (`Rounding`) and inputs to bf16
-//!   or f16. Rejects the text of any other precision (`PrecisionError`).
+//!   or f16. Any other precision name is an error (`PrecisionError`).
 //! - `health`: the health of each parameter in a step: norms, zeros, `Histogram` (`ParameterHealth`, `Examination`).
 //! - `moments`, `parameter_gradient`: the optimizer's second moments of each parameter, and the gradients that are
 //!   returned to the caller (`ParameterGradient`).
-//! - `warmup_decay`: a learning rate schedule with a warm-up and a decay (`WarmupDecay`, `Decay`, `WarmupDecayError`).
-//! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
+//! - `warmup_decay`: a learning-rate schedule with a warm-up and a decay (`WarmupDecay`, `Decay`, `WarmupDecayError`).
+//! - `take_ownership`: copies parameters to memory that the calling thread allocates.
 
 pub(crate) mod clip;
 pub(crate) mod flush;

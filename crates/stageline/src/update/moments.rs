@@ -7,12 +7,11 @@ use burn::optim::ModuleOptimizer;
 
 use crate::state::optimizer_state::{Field, Value, read};
 
-/// The names of the state fields that contain the second moment in burn's optimizers: Adam and AdamW, Lamb, Adan, and
-/// RMSProp.
+/// The field names under which burn's optimizers store the second moment: Adam and AdamW, Lamb, Adan, and RMSProp.
 const NAMES: [&str; 4] = ["momentum.moment_2", "moment_2", "momentum.exp_avg_sq", "square_avg.square_avg"];
 
-/// Returns the optimizer's second moment of each parameter's gradient, averaged over the elements. Parameters without a
-/// second moment are left out.
+/// Returns, for each parameter, the optimizer's second moment of the gradient, averaged over the elements. Parameters
+/// without a second moment are left out.
 pub(crate) fn second_moments(optimizer: &ModuleOptimizer) -> HashMap<ParamId, f64> {
     read(optimizer).into_iter().filter_map(second_moment).collect()
 }

@@ -1,6 +1,6 @@
-//! The gradient noise: the sum of the variances of the gradient's elements for a batch of loss weight 1. The noise
-//! scale is this noise divided by the squared norm of the gradient. Both are estimated from the gradients of the
-//! micro-batches of one step.
+//! The gradient noise, estimated from the gradients of the micro-batches of one step. The noise is the sum of the
+//! variances of the gradient's elements for a batch of loss weight 1. The noise scale is this noise divided by the
+//! squared norm of the gradient.
 
 /// Estimates of the gradient's squared norm and noise in one training step, for the whole model and for each stage.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,25 +15,25 @@ pub struct NoiseReport {
 /// An estimate of the gradient's squared norm, and of its noise: the sum of the variances of the gradient's elements
 /// for a batch of loss weight 1.
 ///
-/// The estimates of a single step are rough, and the estimate of the squared norm can even be negative. Average each of
-/// the two over many steps with [`NoiseAverage`], and then take their ratio, the noise scale.
+/// The estimates of a single step are rough, and the estimated squared norm can even be negative. Average both values
+/// over many steps with [`NoiseAverage`], and then take their ratio, the noise scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GradientNoise {
-    /// The estimate of the squared norm of the gradient of an infinite batch. The estimate is unbiased under two
-    /// conditions: the micro-batches are independent, and their noise is proportional to their loss weights in the
-    /// first term of the loss.
+    /// The estimated squared norm of the gradient for an infinitely large batch. The estimate is unbiased under two
+    /// conditions: the micro-batches are independent, and the variance of each micro-batch's gradient sum is
+    /// proportional to its loss weight in the first term of the loss.
     pub squared_norm: f64,
-    /// The estimate of the gradient noise: the sum of the variances of the gradient's elements for a batch of loss
-    /// weight 1 (usually one unmasked target). This is the trace of that gradient's covariance. The estimate is
-    /// unbiased if the micro-batches are independent and their noise is proportional to their loss weights.
+    /// The estimated gradient noise: the sum of the variances of the gradient's elements for a batch of loss weight 1
+    /// (usually one unmasked target). This is the trace of that gradient's covariance. The estimate is unbiased under
+    /// the same conditions as `squared_norm`.
     pub variance: f64,
 }
 
 impl GradientNoise {
     /// Estimates the gradient's squared norm and noise from the gradients of a step's micro-batches, whose loss weights
-    /// are `weights`. Each is the gradient of a micro-batch's loss sum divided by the total weight of the step, so they
-    /// add up to the gradient of the step. `of_sum` is the squared norm of their sum. `of_each` is the sum of their
-    /// squared norms. Returns `None` unless at least two micro-batches have a weight above 0.
+    /// are `weights`. A micro-batch's gradient is that of its loss sum divided by the step's total weight, so these
+    /// gradients add up to the step's gradient. `of_sum` is the squared norm of their sum, and `of_each` is the sum of
+    /// their squared norms. Returns `None` unless at least two micro-batches have a weight above 0.
     ///
     /// The gradient of a micro-batch with the fraction f of the total weight W has the expected squared norm f² |G|² +
     /// f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the squared
@@ -50,22 +50,22 @@ impl GradientNoise {
     }
 
     /// Returns the noise scale: the loss weight (usually the number of unmasked targets) of a batch whose gradient has
-    /// as much noise as signal. Much smaller batches waste no sample, and much larger ones hardly save steps. Returns
-    /// `None` if the estimated squared norm of the gradient is not above 0.
+    /// as much noise as signal. Much smaller batches waste no samples, and much larger batches hardly reduce the number
+    /// of steps. Returns `None` if the estimated squared norm of the gradient is not above 0.
     pub fn scale(self) -> Option<f64> {
         (self.squared_norm > 0.0).then(|| self.variance.max(0.0) / self.squared_norm)
     }
 }
 
-/// Exponential running averages of the gradient's squared norm and noise over the steps of a run. Add the estimate of
-/// each step with [`add`](Self::add). The noise scale is the averaged noise divided by the averaged squared norm,
-/// because the mean of the ratios of single steps is biased.
+/// Exponential running averages of the gradient's squared norm and noise over the steps of a training run. Add each
+/// step's estimate with [`add`](Self::add). The noise scale is the averaged noise divided by the averaged squared norm,
+/// because an average of the steps' own ratios would be biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
-    /// The decay of the running average: the factor on earlier estimates when the next one is added. It is at least 0
-    /// and less than 1.
+    /// Decay of the running average, from 0 to below 1: each new estimate is added as `kept * sum + (1 - kept) *
+    /// estimate`.
     kept: f64,
-    /// The weighted sum of all estimates so far of the gradient's squared norm and noise. Later estimates have larger
+    /// The weighted sum of all estimates of the gradient's squared norm and noise so far. Later estimates have larger
     /// weights.
     sum: GradientNoise,
     /// The sum of the weights of all estimates so far. The running average is the weighted sum of the estimates divided

@@ -1,4 +1,4 @@
-//! The squared norm of every parameter's gradient. The global norm is computed from these norms.
+//! The squared norm of every parameter's gradient, which the global norm is computed from.
 
 use std::collections::HashSet;
 
@@ -9,11 +9,11 @@ use burn::tensor::Tensor;
 use stageline_nn::kernels::sum_of_squares;
 use stageline_nn::params::{read_many, visit_floats};
 
-/// The squared norm of each gradient of a stage's parameters, in f64 on the stage's device, in the order of the
-/// module's parameters. Parameters without a gradient are left out.
+/// The squared norm of each parameter's gradient in a stage, in f64 on the stage's device, in the order of the module's
+/// parameters. Parameters without a gradient are left out.
 ///
-/// The global norm is added up from these norms in layer order. So it does not depend on how the layers are divided
-/// into stages.
+/// The global norm is the square root of the sum of these squared norms, which are added in layer order. So it does not
+/// depend on how the layers are divided into stages.
 #[derive(Default)]
 pub(crate) struct SquaredNorms(Vec<(ParamId, Tensor<1>)>);
 
@@ -28,8 +28,7 @@ impl SquaredNorms {
         Self(squares)
     }
 
-    /// Reads the squared norm of every gradient from the device, and the tensors `others` in the same transfer. Returns
-    /// both.
+    /// Reads all squared norms and the tensors `others` from the device in one transfer, and returns both.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<(ParamId, f64)>, Vec<Vec<f64>>) {
         let mut numbers = read_many(self.0.iter().map(|(_, sum)| sum).chain(others));
         let squares = self.0.iter().zip(numbers.by_ref()).map(|((id, _), square)| (*id, square[0])).collect();

@@ -1,5 +1,5 @@
-//! NaN and infinity: the reaction to a step with non-finite results, and the search for the computation that gave the
-//! first one.
+//! NaN and infinity: the policy for a step with non-finite results (stop or skip), and the search for the computation
+//! that produced the first one.
 
 use std::fmt;
 
@@ -8,34 +8,35 @@ use burn::tensor::Tensor;
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
 
-/// The reaction to a step with a non-finite loss or gradient: the pipeline stops, or it skips the step. In both cases,
-/// no optimizer steps.
+/// The policy for a step with a non-finite loss or gradient: stop the pipeline, or skip the step. In both cases, no
+/// optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
-    /// After a non-finite loss or gradient, the step fails with [`StepError::NonFinite`](crate::StepError::NonFinite).
-    /// The pipeline runs no further steps. This is the default.
+    /// Stops at a non-finite loss or gradient: the step fails with
+    /// [`StepError::NonFinite`](crate::StepError::NonFinite), and the pipeline runs no further steps. This is the
+    /// default.
     #[default]
     Stop,
-    /// After a non-finite loss or gradient, the step is skipped, and its report says so. Parameters, optimizer states
-    /// and learning rates stay as they are.
+    /// Skips a step with a non-finite loss or gradient, and says so in its report. Parameters, optimizer states and
+    /// learning rates stay as they are.
     Skip,
 }
 
-/// The origin of the NaN or infinity in a step, for an error message or a report. It is the first input that contains
-/// NaN, or the first forward or backward pass that made non-finite numbers from finite ones. A forward pass that turns
-/// a received infinity into NaN, or into an infinite loss, counts too. A forward pass that only passes an infinity on,
-/// such as the infinity of an attention mask, does not count.
+/// The origin of the first NaN or infinity in a step, for an error message or a report. It is either an input that
+/// contains NaN, or the first forward or backward pass that made non-finite values from finite ones. A forward pass
+/// that turns a received infinity into NaN, or into an infinite loss, counts too. A forward pass that only passes an
+/// infinity on, such as the infinity of an attention mask, does not count.
 ///
 /// Inputs and forward passes are searched before backward passes, because only a backward pass can overflow through the
-/// loss scale. A non-finite parameter or target appears as the forward pass that uses it.
+/// loss scale. A non-finite parameter or target is reported as the forward pass that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
     /// The data-parallel replica where the first NaN or infinity of the step appeared.
     pub replica: Replica,
-    /// The index, from 0, of the stage where the first NaN or infinity of the step appeared.
+    /// Zero-based index of the stage where the first NaN or infinity of the step appeared.
     pub stage: usize,
-    /// The micro-batch where the first NaN or infinity of the step appeared, counted from 0 within the replica. With M
-    /// micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
+    /// Zero-based index, within the replica, of the micro-batch where the first NaN or infinity of the step appeared.
+    /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
     /// The kind of place where the first NaN or infinity of the step appeared: an input, a forward or a backward pass.
     pub origin: Origin,
@@ -44,8 +45,8 @@ pub struct Culprit {
 /// The kind of place where the first NaN or infinity of a step appeared: an input, a forward or a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The first NaN of the step is in an input, as it came with the batch. An infinity in an input is not searched
-    /// for, because it can be intended.
+    /// The first NaN of the step is in an input of the batch. Infinities in inputs are not searched for, because they
+    /// can be intended.
     Input,
     /// The first NaN or infinity of the step is in the result of a forward pass: the stage's output, or the loss.
     Forward,
@@ -66,8 +67,8 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are none. Inputs and
-/// forward passes come before backward passes. Both are ordered by replica and then by micro-batch. Within a
+/// Returns the earliest of a step's computations whose results are NaN or infinite; `None` if there are none. Inputs
+/// and forward passes come before backward passes. Both are ordered by replica and then by micro-batch. Within a
 /// micro-batch, forward passes are ordered by ascending stage, and backward passes by descending stage.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
@@ -76,7 +77,7 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number among the elements of tensors. Infinite is worse than finite, and NaN is the worst. An
+/// The worst kind of value among the elements of tensors: infinite is worse than finite, and NaN is the worst. An
 /// infinity can be intended, as in a mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
@@ -85,15 +86,15 @@ pub(crate) enum Soundness {
     NaN,
 }
 
-/// Returns the worst kind of number in the float tensors of `payload`: NaN if there is one, else infinite if there is
-/// one, else finite.
+/// Returns the worst kind of value in the float tensors of `payload`: NaN if there is one, otherwise infinite if there
+/// is an infinity, otherwise finite.
 pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);
     check.0
 }
 
-/// Whether all elements of a tensor are finite. The call waits until the device has computed the answer.
+/// Whether all elements of a tensor are finite. The call blocks until the device has computed the answer.
 pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
 }

@@ -1,5 +1,6 @@
-//! The optimizer step of one stage, with its commit and rollback. `Trained` holds a stage's module, the module's copy
-//! in a lower precision, the optimizer and the learning rate; it also reads and restores their state in checkpoints.
+//! A stage's optimizer step, with its commit and rollback. `Trained` holds a stage's module, the module's copy in a
+//! lower precision, the optimizer and the learning-rate schedule. It also reads their state for checkpoints and
+//! restores it.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -28,9 +29,10 @@ pub(super) struct Before<M> {
     learning_rate: ModuleLrScheduler,
 }
 
-/// A stage's module with its optimizer and learning rate, and the state to which its last step can be rolled back.
+/// A stage's module with its optimizer and learning-rate schedule, and the state to which its last optimizer step can
+/// be rolled back.
 ///
-/// burn's `ModuleOptimizer` and `ModuleLrScheduler` are type-erased, so a stage has no type parameter for them. The
+/// burn's `ModuleOptimizer` and `ModuleLrScheduler` are type-erased, so a stage needs no type parameter for them. The
 /// learning rate changes once for each optimizer step, never for each micro-batch.
 pub(crate) struct Trained<M> {
     /// The stage's module in full precision. `None` only while the module is being changed, as in an optimizer step.
@@ -41,37 +43,36 @@ pub(crate) struct Trained<M> {
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
-    /// The hashes of frozen tensors that have the values with which the pipeline was built. They are computed when the
-    /// first checkpoint needs them.
+    /// Hashes of the frozen tensors whose values have not changed after the pipeline was built. Checkpoints may store
+    /// these hashes instead of the values. Computed when the first checkpoint needs them.
     frozen: OnceLock<HashMap<ParamId, FrozenTensor>>,
-    /// The stage's module and optimizer before its last optimizer step. They are dropped when all stages are known to
-    /// have stepped.
+    /// The stage's module and optimizer before its last optimizer step, for a rollback. They are dropped when all
+    /// stages are known to have stepped.
     before: Option<Before<M>>,
-    /// Whether the stage can roll back an optimizer step, because it stores its state from before the step.
+    /// Whether the stage stores its state from before each optimizer step, so that the step can be rolled back.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step that cannot be rolled back, and that other stages may not have made
+    /// Whether the stage has made an optimizer step that it cannot roll back and that other stages may not have made
     /// yet.
     is_ahead: bool,
-    /// Whether the stage is inconsistent with other stages: it has made an optimizer step that they have not made, and
-    /// cannot roll it back.
+    /// Whether an error has left the stage torn (inconsistent with other stages): it has made an optimizer step that it
+    /// cannot roll back and that they may not have made.
     is_torn: bool,
 }
 
-/// Whether every stage stores its state from before a training step until all stages have stepped. Then the step can be
-/// rolled back.
+/// Whether every stage stores its state from before a training step until all stages have stepped, so that the step can
+/// be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
-    /// Every stage stores its state from before the step. After an error at the end of the step, every stage rolls the
-    /// step back.
+    /// Every stage stores its state from before the step. If an error occurs at the end of the step, every stage rolls
+    /// the step back.
     Kept,
-    /// Optimizer steps cannot be undone, because no stage keeps a copy of its state from before the step. An error
-    /// while the optimizers step therefore ends the training.
+    /// No stage stores its state from before the step, so optimizer steps cannot be undone. An error while the
+    /// optimizers step therefore ends the training run.
     Off,
 }
 
 pub(crate) struct Made {
-    /// The base learning rate of the optimizer step. It applies to all parameters that have no learning rate of their
-    /// own.
+    /// The optimizer step's base learning rate. It applies to all parameters that have no learning rate of their own.
     pub(crate) learning_rate: f64,
     /// The number of bytes of optimizer states that the step moved from the stage's device to the host.
     pub(crate) states_on_host: u64,
@@ -107,9 +108,9 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for the stage's own
-    /// parameters `own`. The copy shows which fields the optimizer state in a checkpoint must have. The stage itself
-    /// does not change.
+    /// Returns a copy of the stage's optimizer after one step with zero gradients for the stage's own parameters
+    /// (`own`). The copy shows which fields the optimizer state in a checkpoint must have. The stage itself does not
+    /// change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zero_gradients(self.module(), &own.collect());
@@ -146,15 +147,15 @@ impl<M: Module> Trained<M> {
         Made { learning_rate: base, states_on_host }
     }
 
-    /// Makes the stage's last optimizer step final, because all stages have stepped. The state from before it is
-    /// dropped.
+    /// Makes the stage's last optimizer step final, because all stages have stepped. Drops the state from before the
+    /// step.
     pub(crate) fn commit(&mut self) {
         self.before = None;
         self.is_ahead = false;
     }
 
-    /// Rolls back the stage's last optimizer step, unless it is committed. If the state from before the step was not
-    /// stored, the stage keeps the step and is torn: other stages may not have made this step.
+    /// Rolls back the stage's last optimizer step, unless the step is committed. If the state from before the step was
+    /// not stored, the stage keeps the step and becomes torn (inconsistent): other stages may not have made this step.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -163,15 +164,15 @@ impl<M: Module> Trained<M> {
         self.is_torn |= std::mem::take(&mut self.is_ahead);
     }
 
-    /// Whether the stage is inconsistent with other stages: it has made an optimizer step that they have not made, and
-    /// cannot roll it back.
+    /// Whether an error has left the stage torn (inconsistent with other stages): it has made an optimizer step that it
+    /// cannot roll back and that they may not have made.
     pub(crate) fn is_torn(&self) -> bool {
         self.is_torn
     }
 
-    /// Copies the stage's optimizer state, and its parameters in the host's memory, to memory that the calling thread
-    /// allocates. That memory is near the cores of the thread. In a build whose default device is a GPU, the state
-    /// stays where it is, because burn would copy it to that GPU.
+    /// Copies the stage's optimizer state, and its trained parameters in host memory or on a CUDA device, to memory
+    /// that the calling thread allocates, so that host memory is near the thread's cores. If burn's default device is a
+    /// GPU, the optimizer state stays where it is, because burn would copy it to that GPU.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -183,9 +184,9 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint. If resumed trainings take
-    /// frozen parameters from the model, large frozen parameters are returned as hashes. Those that no longer have the
-    /// values with which the pipeline was built are returned in full.
+    /// Returns the stage's tensors and optimizer states, copied to the host, for a checkpoint. If resumed runs take
+    /// frozen parameters from the model ([`FrozenFrom::Model`]), large frozen parameters are returned as hashes, unless
+    /// their values have changed after the pipeline was built.
     pub(crate) fn state(&self, stage: usize, frozen_from: FrozenFrom) -> StageState {
         let module = self.module();
         let hashes = match frozen_from {
@@ -201,7 +202,8 @@ impl<M: Module> Trained<M> {
             _ => Some((id, read())),
         };
         let mut tensors: Vec<_> = params::read_each(module, read).into_iter().flatten().collect();
-        // The bytes are read here, where a fault of the device is one of this stage, and after the stage's own work.
+        // The bytes are read here, so that an error of the device counts as an error of this stage, and is read after
+        // the stage's own work.
         if !module.devices().iter().all(is_host) {
             tensors.iter_mut().for_each(|(_, data)| *data = read_now(data));
         }
@@ -212,8 +214,8 @@ impl<M: Module> Trained<M> {
     /// rate of the checkpoint's last optimizer step; `None` before the first step.
     ///
     /// # Errors
-    /// Returns the parts of the checkpoint that do not fit the stage, if there are any. They are fields of optimizer
-    /// states, and frozen tensors with other values than in the stage.
+    /// Returns the checkpoint's entries that do not match the stage, if there are any: fields of optimizer states, and
+    /// frozen tensors whose values differ from the stage's.
     pub(crate) fn restore(
         &mut self,
         restored: &mut Restored,
@@ -237,12 +239,12 @@ impl<M: Module> Trained<M> {
         Ok(last)
     }
 
-    /// Compares the stage's frozen tensors with the hashes that the checkpoint has in place of their values. Also
-    /// records which frozen tensors later checkpoints store as hashes. A tensor whose values are in this checkpoint,
-    /// and differ from the stage's, is not among them.
+    /// Compares the stage's frozen tensors with the hashes that the checkpoint stores in place of their values. Also
+    /// records which frozen tensors later checkpoints store as hashes: all except those whose values in this checkpoint
+    /// differ from the stage's.
     ///
     /// # Errors
-    /// Returns the stage's own tensors that have another hash.
+    /// Returns the frozen tensors whose hash in the checkpoint differs from the stage's.
     fn compare_frozen(&mut self, restored: &Restored, frozen_from: FrozenFrom) -> Result<(), Vec<Unfit>> {
         let Restored { frozen, tensors, .. } = restored;
         if frozen.is_empty() && frozen_from == FrozenFrom::Checkpoint {
@@ -262,15 +264,15 @@ impl<M: Module> Trained<M> {
         Ok(())
     }
 
-    /// Restores the tensors of the stage's module from a checkpoint, without the optimizer state. Replicas other than
-    /// replica 0 have no optimizers.
+    /// Restores the tensors of the stage's module from a checkpoint, without the optimizer state. Used for replicas
+    /// other than replica 0, which have no optimizers, and by [`restore`](Self::restore).
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
         self.put(unify(params::write(module, &restored.tensors)));
     }
 
-    /// Replaces the stage's module by the result of `change`, which leaves frozen parameters as they are. If `change` fails, the module that it returns with its
-    /// error is stored all the same, and the error is returned.
+    /// Replaces the stage's module by the result of `change`, which must leave frozen parameters as they are. If
+    /// `change` fails, the module that it returns with its error is stored, and the error is returned.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let frozen = self.frozen_copies();
         let (module, result) = match change(self.take()) {
@@ -281,13 +283,13 @@ impl<M: Module> Trained<M> {
         result
     }
 
-    /// Returns the second moment of each parameter's gradient from the optimizer's state, averaged over the parameter's
-    /// elements.
+    /// Returns, for each parameter, the optimizer's second moment of the gradient (a running mean of its square),
+    /// averaged over the parameter's elements.
     pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
         second_moments(&self.optimizer)
     }
 
-    /// Removes the stage's module and returns it, and drops its copy in a lower precision. Afterwards,
+    /// Removes and returns the stage's module, and drops the module's copy in a lower precision. Afterwards,
     /// [`put`](Self::put) must store a module again.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
@@ -300,20 +302,21 @@ impl<M: Module> Trained<M> {
         self.put_with(module, None);
     }
 
-    /// Returns the frozen parameters of the copy in a lower precision; `None` in full precision.
+    /// Returns the rounded frozen parameters of the module's lower-precision copy, which the next copy can reuse.
+    /// `None` in full precision.
     fn frozen_copies(&self) -> Option<Frozen> {
         self.rounding.as_ref().zip(self.copy.as_ref()).map(|(rounding, copy)| rounding.frozen(copy))
     }
 
-    /// Stores `module` like [`put`](Self::put). `frozen` are the frozen parameters of its copy in a lower precision, if
-    /// they are known.
+    /// Stores `module` as [`put`](Self::put) does. `frozen` has the frozen parameters of the module's copy in a lower
+    /// precision if they are known, so that they are not rounded again.
     fn put_with(&mut self, module: M, frozen: Option<Frozen>) {
         self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module, frozen));
         self.module = Some(module);
     }
 
-    /// Whether the stage's module is complete: it was not lost in a panic, and has no optimizer step that other stages
-    /// have not made.
+    /// Whether the stage's module can still be used: it was not lost in a panic, and has no optimizer step that other
+    /// stages may not have made.
     pub(crate) fn is_whole(&self) -> bool {
         self.module.is_some() && !self.is_torn
     }

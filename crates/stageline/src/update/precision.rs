@@ -1,4 +1,4 @@
-//! Mixed precision: stages compute in a lower precision, while parameters, gradient sums and optimizers stay in f32.
+//! Mixed precision: stages compute in bf16 or f16, while parameters, gradient sums and optimizers stay in f32.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,16 +14,16 @@ use stageline_nn::params::{AnyTensor, Description, is_quantized, map_floats, uni
 /// The precision of forward and backward passes (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
-/// In a lower precision, every stage computes with a copy of its module whose parameters are rounded. The float inputs
-/// of a batch are rounded too. Activations and their gradients are transferred in the precision of their computation.
-/// Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the master
-/// weights), and the copy is then made from them again.
+/// In bf16 or f16, every stage computes with a copy of its module whose parameters are rounded. The float inputs of a
+/// batch are rounded too. Activations and their gradients are sent to other stages in this lower precision. Gradients
+/// are summed over the micro-batches in f32. The optimizer steps the original parameters (the master weights), and the
+/// copy is then made from them again.
 ///
 /// Targets are not rounded. The loss must be computed in f32: cast its inputs with `.cast(FloatDType::F32)`, which does
-/// nothing in a run in f32.
+/// nothing if they are in f32 already.
 ///
-/// Batch norms keep their parameters in full precision, and all running states stay as they are. `build` rejects burn's
-/// own batch norm, which cannot compute on rounded inputs.
+/// Batch norms keep their parameters in full precision, and running states (such as running means) are not rounded.
+/// `build` rejects burn's own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// Forward and backward passes compute in the precision of the model's own parameters, most often f32. This is the
@@ -38,7 +38,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Returns the float type to which parameters and inputs are rounded in this precision. `None` in full precision.
+    /// Returns the dtype to which parameters and inputs are rounded in this precision. `None` in full precision.
     pub fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
@@ -47,22 +47,22 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one element of a rounded parameter in this precision. 0 in full precision, which
-    /// rounds no parameter.
+    /// Returns the size in bytes of one element of a rounded parameter in this precision. 0 in full precision, because
+    /// no parameter is rounded.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule for copying `module` in this precision. `None` in full precision, because stages then compute
-    /// with the module itself.
+    /// Returns the rule for making copies of `module` in this precision. `None` in full precision, because stages then
+    /// compute with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         let dtype = self.rounded()?;
         Some(Rounding { dtype, kept: kept(module) })
     }
 
-    /// Returns the float type of a stage's computations, given the descriptions of its tensors. In a lower precision,
-    /// it is the type to which tensors are rounded. In full precision, it is the common type of the stage's float
-    /// tensors (f32 if there are none). `None` if they have several types.
+    /// Returns the dtype of a stage's computations, given the descriptions of its tensors. For bf16 or f16 precision,
+    /// it is that dtype. In full precision, it is the common dtype of the stage's float tensors (f32 if there are
+    /// none), or `None` if they have several dtypes.
     pub(crate) fn computes_in(self, described: &[Description]) -> Option<DType> {
         if let Some(rounded) = self.rounded() {
             return Some(rounded.into());
@@ -80,26 +80,26 @@ impl Precision {
         }
     }
 
-    /// Returns the float type of gradient sums over the micro-batches: f32 if stages compute in a lower precision.
-    /// `None` in full precision, because gradients are then summed in their own type.
+    /// Returns the dtype for summing gradients over micro-batches: f32 if stages compute in a lower precision. `None`
+    /// in full precision, because gradients are then summed in their own dtype.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
-/// The rule for copying a stage's module in a lower precision: the float type of the copy, and the parameters that are
-/// not rounded.
+/// The rule for copying a stage's module in a lower precision: the dtype of the copy, and the parameters that are not
+/// rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The ids of the parameters that are not rounded in copies of a module. They are the parameters of batch norms,
-    /// and running states (such as running means), which a module shares with its copies.
+    /// The ids of the parameters that are not rounded in copies of a module: the parameters of batch norms, and running
+    /// states (such as running means), which a module shares with its copies.
     kept: HashSet<ParamId>,
 }
 
 impl Rounding {
-    /// Returns a copy of `module` in the lower precision. `before` is the copy of the module before its last optimizer
-    /// step, from which the frozen parameters are taken. Frozen parameters that have the lower precision already are
-    /// shared with the module.
+    /// Returns a copy of `module` in the lower precision. `before` has the rounded frozen parameters of the previous
+    /// copy, if there was one; they are reused. Frozen parameters that already have the lower precision are shared with
+    /// `module`.
     pub(crate) fn copy_of<M: Module>(&self, module: &M, before: Option<Frozen>) -> M {
         let Frozen(before) = before.unwrap_or_default();
         unify(map_floats(module.clone(), |param| {
@@ -113,7 +113,8 @@ impl Rounding {
         }))
     }
 
-    /// Returns the rounded values of the frozen parameters in `copy`, which an optimizer step does not change.
+    /// Returns the rounded values of the frozen parameters in `copy`. An optimizer step does not change them, so the
+    /// next copy can reuse them.
     pub(crate) fn frozen<M: Module>(&self, copy: &M) -> Frozen {
         let mut frozen = HashMap::new();
         visit_floats(copy, |param| {
@@ -125,7 +126,7 @@ impl Rounding {
     }
 }
 
-/// Returns the module with its frozen parameters of the type `narrow` in f32.
+/// Returns the module with all frozen parameters of the dtype `narrow` cast to f32.
 pub(crate) fn widened<M: Module>(module: M, narrow: FloatDType) -> M {
     map_floats(module, |param| {
         let value = param.value().unranked();
@@ -139,11 +140,12 @@ pub(crate) fn widened<M: Module>(module: M, narrow: FloatDType) -> M {
 pub(crate) struct Frozen(HashMap<ParamId, AnyTensor>);
 
 /// Returns the ids of the parameters that are not rounded in copies of a module: the parameters of batch norms, and
-/// running states.
+/// running states (such as running means).
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
-    // A running state can only be recognised because a module and its copies share it: a write to a copy changes the
-    // original too. So tensors of another shape are written to a copy, and the old values are written back afterwards.
+    // A running state can only be recognised by the fact that a module and its copies share it: a write to a copy
+    // changes the original too. So tensors of another shape are written to a copy, and the old values are written back
+    // afterwards.
     let mut before: HashMap<ParamId, (AnyTensor, Vec<usize>)> = HashMap::new();
     let copy = map_floats(module.clone(), |param| {
         let value = param.value().unranked();
@@ -194,7 +196,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The error for a text that is not the name of a precision: `full`, `bf16` or `f16`.
+/// The error for a string that is not the name of a precision: `full`, `bf16` or `f16`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);

@@ -1,9 +1,9 @@
-//! The memory for the state of a stage's optimizer between steps: the memory of its device, or of this host
-//! ([`OptimizerState`]).
+//! Where a stage's optimizer state is stored between steps ([`OptimizerState`]): in device memory, or in host memory
+//! (optimizer state offloading).
 //!
-//! An optimizer steps one parameter after the other. A state on the host is copied to the device when its parameter is
-//! stepped, and copied back and freed there before the next parameter is stepped. The values are the same bits in both
-//! memories.
+//! An optimizer steps one parameter after the other. A parameter's state in host memory is copied to the device when
+//! this parameter is stepped. The new state is copied back, and freed on the device, before the next parameter is
+//! stepped. The values have the same bits in both memories.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,8 +16,8 @@ use burn_pack::Scalar;
 use crate::device::location::{host, is_host};
 use crate::state::convert::read_now;
 
-/// The memory for the state of a stage's optimizer (such as Adam's moments) between steps: the memory of its device, or
-/// of this host.
+/// Where a stage's optimizer state (such as Adam's moments) is stored between steps: in its device's memory, or in this
+/// host's memory (optimizer state offloading).
 ///
 /// [`of`](Self::of) makes an optimizer keep its state in the chosen memory:
 ///
@@ -34,27 +34,27 @@ use crate::state::convert::read_now;
 /// resume with the other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OptimizerState {
-    /// Optimizer states stay in the memory of their stage's device. This is the default.
+    /// Keeps optimizer states in their stage's device memory. This is the default.
     #[default]
     Device,
-    /// Optimizer states are in the memory of this host between steps. They are on the device of their stage only while
-    /// their parameter is stepped. With AdamW in f32, this saves 8 bytes of device memory for each element of the
-    /// parameters. At the end of a step it saves 16 bytes if [`rollback`](crate::PipelineBuilder::rollback) is on.
-    /// Every step copies these 8 bytes to the device and back. On a CPU both memories are the same, so nothing changes.
+    /// Keeps optimizer states in this host's memory between steps. A parameter's state is on the stage's device only
+    /// while that parameter is stepped. With AdamW in f32, this saves 8 bytes of device memory for each parameter
+    /// element, and 16 bytes at the end of a step if [`rollback`](crate::PipelineBuilder::rollback) is on. Every step
+    /// copies these 8 bytes to the device and back. On a CPU both memories are the same, so nothing changes.
     ///
-    /// The parameters must have the default float type of their device, which is f32 unless the program sets another
-    /// one. With parameters of another type, the first step ends with an error.
+    /// The parameters must have the default float dtype of their device, which is f32 unless the program sets another
+    /// one. With parameters of another dtype, the first step ends with an error.
     Host,
 }
 
 impl OptimizerState {
-    /// Returns `optimizer`, changed so that it keeps its state between steps in the memory `self`: the memory of the
-    /// stage's device, or of this host. The result takes the place of `optimizer` in a
-    /// [`StageConfig`](crate::StageConfig) and in burn's `ModuleOptimizer::with_group`.
+    /// Returns `optimizer`, wrapped so that it stores its state between steps in the memory `self` (device or host).
+    /// Use the result instead of `optimizer` in a [`StageConfig`](crate::StageConfig) or in burn's
+    /// `ModuleOptimizer::with_group`.
     ///
-    /// `optimizer` must be an optimizer of single parameters (burn's trait `Optimizer`), which the method `build` of
-    /// burn's configurations returns. A `ModuleOptimizer` is not accepted, because burn has no setting for the memory
-    /// of its states.
+    /// `optimizer` must implement burn's trait `Optimizer`, which steps single parameters; the method `build` of burn's
+    /// optimizer configurations returns such an optimizer. A `ModuleOptimizer` is not accepted, because burn has no
+    /// setting for the memory of its states.
     pub fn of<O: Optimizer>(self, optimizer: O) -> PlacedState<O> {
         PlacedState { optimizer, memory: self }
     }
@@ -78,12 +78,12 @@ impl FromStr for OptimizerState {
     }
 }
 
-/// The error for a text that should name the memory of optimizer states, and is neither `device` nor `host`.
+/// The error for a string that is not the name of an [`OptimizerState`]: `device` or `host`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no memory of optimizer states; write `device` or `host`")]
 pub struct OptimizerStateError(String);
 
-/// An optimizer that keeps its state between steps in the memory of its device or of this host. [`OptimizerState::of`]
+/// An optimizer that stores its state between steps in the memory of its device or of this host. [`OptimizerState::of`]
 /// makes it from another optimizer.
 #[derive(Clone)]
 pub struct PlacedState<O> {
@@ -121,8 +121,8 @@ impl<O: Optimizer> Optimizer for PlacedState<O> {
     }
 }
 
-/// The optimizer state of one parameter, as tensors on a device or as bytes on the host. `S` is the type of the state
-/// as tensors.
+/// The optimizer state of one parameter: tensors on a device, or bytes on the host. `S` is the optimizer's own state
+/// type, which holds tensors.
 #[derive(Clone)]
 pub struct KeptState<S>(Form<S>);
 
@@ -132,7 +132,7 @@ enum Form<S> {
     Bytes(HostState),
 }
 
-/// The optimizer state of one parameter in the host's memory: its tensors and scalars, each with the name of its field.
+/// The optimizer state of one parameter in host memory: its tensors and scalars, each with its field name.
 #[derive(Clone)]
 struct HostState {
     tensors: Vec<(String, TensorData)>,
@@ -140,8 +140,8 @@ struct HostState {
 }
 
 impl<S: RecordState> KeptState<S> {
-    /// Copies the optimizer state of one parameter from the device `from` to the host's memory. Panics if a float
-    /// tensor of the state does not have the device's default float type, in which burn would restore it.
+    /// Copies the optimizer state of one parameter from the device `from` to host memory. Panics if a float tensor of
+    /// the state does not have the device's default float dtype, because burn would restore it in that dtype.
     fn on_host(state: &S, from: &Device) -> Self {
         let mut sink = StateSink::default();
         state.state_flatten("", &mut sink);
@@ -162,7 +162,7 @@ impl<S: RecordState> KeptState<S> {
         Self(Form::Bytes(HostState { tensors, scalars }))
     }
 
-    /// Returns the optimizer state of one parameter as tensors. A state in the host's memory is copied to `device`.
+    /// Returns the optimizer state of one parameter as tensors. A state in host memory is copied to `device`.
     fn on(self, device: &Device) -> S {
         match self.0 {
             Form::Tensors(state) => state,
@@ -187,8 +187,8 @@ impl<S: RecordState> RecordState for KeptState<S> {
     }
 
     fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
-        // burn passes its default device, which need not be that of the stage. The first step moves the state to the
-        // stage's device.
+        // burn passes its default device, which may differ from the stage's device. The first step moves the state to
+        // the stage's device.
         match host() {
             Some(host) => Some(Self(Form::Tensors(S::state_unflatten(prefix, src, &host)?))),
             None => Some(Self::on_host(&S::state_unflatten(prefix, src, device)?, device)),
@@ -201,8 +201,8 @@ thread_local! {
     static MOVED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs an optimizer step. Returns its result, and the number of bytes of optimizer states that it moved from the
-/// device to the host.
+/// Runs the optimizer step `step`. Returns the step's result, and the number of bytes of optimizer states that the step
+/// moved from the device to the host.
 pub(super) fn counting_moved<R>(step: impl FnOnce() -> R) -> (R, u64) {
     let before = MOVED.get();
     let result = step();

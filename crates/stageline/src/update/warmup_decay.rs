@@ -1,32 +1,32 @@
-//! [`WarmupDecay`]: a learning rate schedule with a linear warm-up, a decay, and a constant end.
+//! [`WarmupDecay`]: a learning-rate schedule with a linear warm-up, a decay, and a constant rate after the decay.
 
 use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key for the number of optimizer steps taken, in the stored record of a learning rate schedule.
+/// Key, in a learning-rate schedule's saved record, of the number of optimizer steps taken so far.
 const TAKEN: &str = "taken";
 
-/// The shape of the decay of a learning rate, from its peak to its lowest value.
+/// The shape of a learning rate's decay from its peak to its lowest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decay {
-    /// The rate falls along half a cosine (Loshchilov and Hutter, 2017,
+    /// Lowers the learning rate along half a cosine (Loshchilov and Hutter, 2017,
     /// [arXiv:1608.03983](https://arxiv.org/abs/1608.03983)).
     #[default]
     Cosine,
-    /// The rate falls along a straight line.
+    /// Lowers the learning rate linearly.
     Linear,
-    /// The rate falls as one minus the square root of t, the fraction of the decay that is over. So it falls fast at
-    /// first. This shape is for a decay at the end of a constant learning rate (Hägele and others, 2024,
+    /// Lowers the learning rate as `1 - sqrt(t)`, where `t` is the completed fraction of the decay, so it falls fastest
+    /// at first. This shape is for a decay at the end of a constant learning rate (Hägele and others, 2024,
     /// [arXiv:2405.18392](https://arxiv.org/abs/2405.18392)).
     Sqrt,
-    /// The rate stays at its peak for ever.
+    /// Keeps the learning rate at its peak in all steps after the warm-up.
     None,
 }
 
 impl Decay {
-    /// Returns the fraction, from 1 to 0, of the distance between the lowest rate and the peak that is left. `over` is
-    /// the fraction, from 0 to 1, of the decay that is over.
+    /// Returns the learning rate, normalised so that its peak is 1 and its lowest value is 0. `over` is the completed
+    /// fraction of the decay, from 0 to 1.
     fn left(self, over: f64) -> f64 {
         match self {
             Self::Cosine => (1.0 + (PI * over).cos()) / 2.0,
@@ -37,12 +37,13 @@ impl Decay {
     }
 }
 
-/// A learning rate schedule: a linear warm-up to a peak, the peak, and then a decay to a lowest rate. All later steps
-/// have the lowest rate. Without [`decay_steps`](Self::decay_steps), the decay begins right after the warm-up. With it,
-/// the rate stays at the peak until the last steps (warm-up, stable, decay).
+/// A learning-rate schedule: a linear warm-up, a constant phase at the peak, and a decay to a lowest rate, which all
+/// later steps keep. Without [`decay_steps`](Self::decay_steps), the decay begins right after the warm-up. With it,
+/// only the last steps decay, as in a warmup-stable-decay (WSD) schedule.
 ///
-/// The schedule counts optimizer steps. A step that is skipped because a gradient is not finite does not count, and the
-/// number of micro-batches does not matter. burn's own cosine has no end: after its last step the rate rises again.
+/// The schedule counts optimizer steps, independently of the number of micro-batches. A step that is skipped because a
+/// gradient is not finite does not count. Unlike burn's own cosine schedule, the rate does not rise again after the
+/// last step.
 ///
 /// With `w` steps of warm-up, `d` steps of decay and `n` steps in all, step `k` (from 0) has the rate
 ///
@@ -78,14 +79,14 @@ pub struct WarmupDecay {
     warm_up: u64,
     steps: u64,
     decay: Decay,
-    /// The number of the first step of the decay.
+    /// Zero-based index of the first step of the decay.
     decays_from: u64,
     taken: u64,
 }
 
 impl WarmupDecay {
-    /// Returns a schedule of `steps` optimizer steps. The learning rate rises to `peak` in the first `warm_up` steps,
-    /// and falls to 0 along half a cosine in the others.
+    /// Creates a schedule of `steps` optimizer steps. The learning rate rises to `peak` in the first `warm_up` steps,
+    /// and then falls to 0 along half a cosine.
     ///
     /// # Errors
     /// Returns [`WarmupDecayError`] if `peak` is not above 0 and finite, or if `warm_up` is larger than `steps`.
@@ -100,14 +101,14 @@ impl WarmupDecay {
         Ok(Self { peak, lowest: 0.0, warm_up, steps, decay: Decay::default(), decays_from: warm_up, taken: 0 })
     }
 
-    /// Sets the shape of the decay instead of [`Decay::Cosine`].
+    /// Sets the shape of the learning rate's decay after the warm-up. The default is [`Decay::Cosine`].
     #[must_use]
     pub fn decay(self, decay: Decay) -> Self {
         Self { decay, ..self }
     }
 
-    /// Sets the number of steps of the decay, which are the last ones of the schedule, instead of all steps after the
-    /// warm-up.
+    /// Sets the number of decay steps at the end of the schedule; the rate stays at the peak before them. By default,
+    /// all steps after the warm-up decay.
     ///
     /// # Errors
     /// Returns [`WarmupDecayError`] if the warm-up and the decay together have more steps than the schedule.
@@ -120,7 +121,7 @@ impl WarmupDecay {
         Ok(Self { decays_from: self.steps - decay_steps as u64, ..self })
     }
 
-    /// Sets the learning rate at the end of the decay, the lowest one, to `lowest` instead of 0.
+    /// Sets the lowest learning rate, which is reached at the end of the decay and kept afterwards. The default is 0.
     ///
     /// # Errors
     /// Returns [`WarmupDecayError`] if `lowest` is not between 0 and the peak.
@@ -169,17 +170,17 @@ impl LrScheduler for WarmupDecay {
     }
 }
 
-/// The error for invalid settings of a [`WarmupDecay`] learning rate schedule.
+/// The error for invalid settings of a [`WarmupDecay`] learning-rate schedule.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmupDecayError {
-    /// The error that the peak learning rate of a schedule is not a finite number above 0.
+    /// The peak learning rate is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
         /// The invalid peak learning rate.
         peak: f64,
     },
-    /// The error that the lowest learning rate of a schedule is not between 0 and its peak.
+    /// The lowest learning rate is not between 0 and the peak learning rate.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
         /// The invalid lowest learning rate.
@@ -187,26 +188,25 @@ pub enum WarmupDecayError {
         /// The peak learning rate of the schedule. The lowest learning rate must not exceed it.
         peak: f64,
     },
-    /// The error that the warm-up of a learning rate schedule has more steps than the whole schedule.
+    /// The warm-up has more steps than the whole learning-rate schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
         /// The invalid number of warm-up steps, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule. The warm-up alone has more steps, so the
-        /// schedule is invalid.
+        /// The number of optimizer steps of the whole learning-rate schedule, which is less than `warm_up`.
         steps: usize,
     },
-    /// The error that the warm-up and the decay of a learning rate schedule together have more steps than the schedule.
+    /// The warm-up and the decay together have more steps than the whole learning-rate schedule.
     #[error(
         "{warm_up} steps of warm-up and {decay_steps} of decay do not fit a schedule of {steps} steps; give fewer, or a longer \
          schedule"
     )]
     DecaySteps {
-        /// The invalid number of steps of the decay.
+        /// The rejected number of decay steps, which do not fit into the schedule after the warm-up.
         decay_steps: usize,
-        /// The number of steps of the warm-up.
+        /// The number of warm-up steps of the rejected schedule.
         warm_up: usize,
-        /// The number of steps of the whole learning rate schedule.
+        /// The number of steps of the whole rejected schedule, which is less than `warm_up + decay_steps`.
         steps: usize,
     },
 }

@@ -1,46 +1,44 @@
-//! [`Cause`]: the likely cause of a difference between a verified run and its reference, with the advice that is
-//! printed for it.
+//! [`Cause`]: the likely cause of a difference between a verified run and its reference, with printed advice.
 
 use std::fmt;
 
 /// The likely cause of a difference between a verified run and its reference (the full batch on one device). To
-/// recognise a fault of gradient accumulation, the gradients of the first step are compared with those that the fault
-/// would give.
+/// recognise a bug in gradient accumulation, the gradients of the first step are compared with those that the bug would
+/// give.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The training averages the mean losses of its micro-batches, whatever their numbers of targets. The value says
-    /// whether the loss function or the training loop does so.
+    /// The training run averages the mean losses of its micro-batches, although they may have different numbers of
+    /// targets. The value says whether the loss function or the training loop does so.
     #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
-    /// All gradients are too large or too small by the same factor. A division by the loss weight (the number of
-    /// targets) may be missing.
+    /// All gradients are too large or too small by the same factor. A division by the loss weight (usually the number
+    /// of targets) may be missing.
     #[error(
         "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
         by the weight of all its targets, which `LossStage::weight` must count"
     )]
     MissedDivision {
-        /// The common factor of all wrong gradients: a gradient of the verified run divided by the correct gradient.
+        /// Ratio of the verified run's gradients to the correct gradients, the same for all parameters.
         factor: f64,
     },
-    /// The training leaves one micro-batch out of the gradients of a stage.
+    /// The training run leaves one micro-batch out of the gradients of a stage.
     #[error(
         "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
         look for what is detached or left out there"
     )]
     MissingMicroBatch {
-        /// The index, counted from 0, of the last stage whose gradients leave out a micro-batch by mistake. Earlier
-        /// stages may leave it out too, because they receive no gradients for it.
+        /// Zero-based index of the last stage whose gradients leave out a micro-batch by mistake. Earlier stages may
+        /// leave it out too, because they receive no gradients for it.
         stage: usize,
-        /// The index, counted from 0, of the micro-batch that the training leaves out of a stage's gradients by
-        /// mistake.
+        /// Zero-based index of the micro-batch that is missing from the stage's gradients.
         micro_batch: usize,
     },
-    /// Gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a step
-    /// together. The value says which.
+    /// Gradients are clipped separately per micro-batch, stage or parameter, instead of all together once per step. The
+    /// value says which.
     #[error("a clip per {0}: clip all gradients together, once a step, when they are added up")]
     ClippedApart(ClipScope),
-    /// The training does not clip its gradients, although gradient clipping is configured.
+    /// The training run does not clip its gradients, although gradient clipping is configured.
     #[error("gradients are not clipped; clip them when they are added up")]
     NotClipped,
     /// A batch norm normalises each micro-batch by the micro-batch's own statistics, instead of the statistics of the
@@ -50,14 +48,12 @@ pub enum Cause {
          the number of micro-batches, also with `AccumulatedBatchNorm`; take a norm over single samples, such as a group norm"
     )]
     BatchNorm {
-        /// The index, counted from 0, of the stage with the model's first batch norm, which is the likely cause of the
-        /// difference.
+        /// Zero-based index of the stage that contains the model's first batch norm.
         stage: usize,
-        /// The path, in the stage's module, of the model's first batch norm, which is the likely cause of the
-        /// difference.
+        /// The path, in the stage's module, of the model's first batch norm.
         path: String,
     },
-    /// The loss of a sample depends on the other samples of its micro-batch, as with a mean over dimension 0. Or the
+    /// The loss of a sample depends on the other samples in its micro-batch, as with a mean over dimension 0. Or the
     /// loss has a term that is added once per micro-batch, such as a regulariser. A batch norm is not the cause,
     /// because the model has none.
     #[error(
@@ -66,27 +62,29 @@ pub enum Cause {
         the loss"
     )]
     CoupledSamples,
-    /// The model draws random numbers that differ each time. So its gradients for the same batch differ each time.
+    /// The model draws different random numbers each time, so its gradients differ each time even for the same batch.
     #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
     /// The model has different initial parameters each time that it is built, so two runs of it cannot agree.
+    /// Initialise its layers with [`seeded`](crate::seeded).
     #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
-    /// The division into stages changes the model. The stages, run one after another on one device, give other
+    /// The partition into stages changes the model: run one after another on one device, the stages give other
     /// gradients than the undivided model.
     #[error(
         "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
         check what each stage sends on, and what it leaves out or does twice"
     )]
     Cut {
-        /// The index, counted from 0, of the first stage with a parameter whose gradient differs from the gradient in
-        /// the undivided model.
+        /// Zero-based index of the first stage with a parameter whose gradient differs from that in the undivided
+        /// model.
         stage: usize,
-        /// The path, in the stage's module, of the first parameter whose gradient differs from the gradient in the
-        /// undivided model.
+        /// The path, in the stage's module, of the first parameter whose gradient differs from that in the undivided
+        /// model.
         path: String,
     },
-    /// A part of the model gives other values or gradients when the backward pass recomputes it.
+    /// A submodule of the model gives different values or gradients when the backward pass recomputes it (activation
+    /// recomputation).
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
@@ -94,74 +92,75 @@ pub enum Cause {
         and once more outside of it"
     )]
     Recomputation {
-        /// The index, counted from 0, of the last stage whose gradients recomputation changes. If no gradient changes,
-        /// it is the last stage with a parameter whose value after the step changes.
+        /// Zero-based index of the last stage (the nearest to the loss) whose gradients change because of
+        /// recomputation. If no gradient changes, it is the last stage with a parameter whose value after the step
+        /// changes.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter whose gradient is changed by recomputation. If no gradient
-        /// changes, it is the last parameter whose value after the step changes.
+        /// Name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient changes because of
+        /// recomputation. If no gradient changes, it is the last parameter whose value after the step changes.
         name: String,
     },
-    /// A layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs from the
-    /// gradient in an unsplit backward pass. The difference is larger than the tolerance for gradients.
+    /// A layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs from that in
+    /// an unsplit backward pass by more than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The index, counted from 0, of the last stage with a wrong gradient. Its split backward pass (input gradient,
-        /// then weight gradient) gives a gradient that differs from an unsplit backward pass by more than the
+        /// Zero-based index of the last stage (the nearest to the loss) whose split backward pass (input gradient, then
+        /// weight gradient) gives a wrong gradient: it differs from an unsplit backward pass's by more than the
         /// tolerance.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter with a wrong gradient. A split backward pass (input
-        /// gradient, then weight gradient) gives a gradient that differs from an unsplit backward pass by more than the
-        /// tolerance.
+        /// Name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient in a split backward
+        /// pass (input gradient, then weight gradient) differs from that in an unsplit one by more than the tolerance.
         name: String,
     },
-    /// The workers of the pipeline are the cause, because recomputation and split backward passes are not. One step of
-    /// the pipeline differs from the same step of a plain loop over the same micro-batches on one thread. If all stages
-    /// are on this host's CPU, a bit of a gradient or parameter differs. Otherwise a gradient differs by more than the
-    /// tolerance.
+    /// Running on several workers changes the results: one step of the pipeline differs from the same step of a plain
+    /// training loop (without a pipeline, on one thread), and neither recomputation nor split backward passes explain
+    /// this. On this host's CPU, any differing bit of a gradient or parameter counts; on other devices, only a gradient
+    /// that differs by more than the tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
         a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
         static variable"
     )]
     OtherBits {
-        /// The index, counted from 0, of the last stage whose gradients in the pipeline and in a plain training loop
-        /// differ. If no gradient differs, it is the last stage with a parameter whose value after the step differs.
+        /// Zero-based index of the last stage (the nearest to the loss) whose gradients in the pipeline and in a plain
+        /// training loop differ. If no gradient differs, it is the last stage with a parameter whose value after the
+        /// step differs.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter whose gradients in the pipeline and in a plain training loop
-        /// differ. If no gradient differs, it is the last parameter whose value after the step differs.
+        /// Name, in checkpoints, of the last parameter (the nearest to the loss) whose gradients in the pipeline and in
+        /// a plain training loop differ. If no gradient differs, it is the last parameter whose value after the step
+        /// differs.
         name: String,
     },
     /// The difference is only rounding, because the stages compute in BF16 or F16 instead of full precision.
     #[error("rounding: in full precision the gradients agree")]
     Rounding,
-    /// The fault is in the optimizer step or in a later training step, because the gradients of the first step agree.
+    /// The gradients of the first step agree, so the bug is in the optimizer step or in a later training step.
     #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
         rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
-        /// The first step, counted from 0, whose training losses in the verified run and its reference on one device
-        /// differ by more than the tolerance. `None` if only their validation losses differ.
+        /// Zero-based index of the first step whose training loss in the verified run differs from that in the
+        /// single-device reference run by more than the tolerance. `None` if only the validation losses differ.
         step: Option<usize>,
     },
-    /// No known fault of gradient accumulation or clipping explains the difference.
+    /// No known bug in gradient accumulation or clipping explains the difference.
     #[error(
         "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
     )]
     Unknown {
-        /// The index, counted from 0, of the stage with the parameter whose gradients in the verified run and its
-        /// reference on one device differ most.
+        /// Zero-based index of the stage that trains the parameter whose gradients differ most between the verified run
+        /// and its single-device reference run.
         stage: usize,
-        /// The path, in the stage's module, of the parameter whose gradients in the verified run and its reference on
-        /// one device differ most.
+        /// The path, in the stage's module, of the parameter whose gradients differ most between the verified run and
+        /// its single-device reference run.
         path: String,
     },
 }
 
-/// The part of the user's program that averages the mean losses of micro-batches by mistake: the loss function, or the
-/// training loop.
+/// The code that wrongly averages the mean losses of micro-batches: the user's loss function, or the training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The loss function returns the mean over a micro-batch's targets instead of their sum.
@@ -171,7 +170,7 @@ pub enum Whose {
     Training,
 }
 
-/// The part of a step's gradients that the training clips separately by mistake: the gradients of one micro-batch,
+/// The part of a step's gradients that the training run wrongly clips separately: the gradients of one micro-batch,
 /// stage or parameter. All gradients of a step should be clipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
@@ -183,8 +182,7 @@ pub enum ClipScope {
     Parameter,
 }
 
-/// Returns the words by which an error message says when two losses differ: at step `step`, or after the last step if
-/// `step` is `None`.
+/// Describes, for an error message, when two losses differ: at step `step`, or after the last step if `step` is `None`.
 fn place(step: Option<usize>) -> String {
     step.map_or("after the last step".to_owned(), |step| format!("at step {step}"))
 }

@@ -1,9 +1,9 @@
 //! Finds the likely cause of a difference between a training run and its reference (the same training with the full
-//! batch on one device). It computes the gradients that each known fault of gradient accumulation would give, and
-//! compares them with the gradients of the run.
+//! batch on one device). It predicts the gradients that each known bug in gradient accumulation would give, and
+//! compares them with the run's gradients.
 //!
-//! The predictions are made from the gradients of every micro-batch, each computed alone. If the fault is in the model
-//! itself, such as a batch norm or a loss that is a mean, the micro-batches do not add up to the whole batch.
+//! The predictions are made from the gradients of every micro-batch, each computed alone. If these do not add up to the
+//! gradients of the whole batch, the bug is in the model itself, such as a batch norm or a loss that is a mean.
 
 use super::cause::{Cause, ClipScope, Whose};
 use super::difference::{Difference, relative, wide, worst};
@@ -21,29 +21,30 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for the cause of a difference between a training run and its reference on one device. They
-/// are the model, the batch of the first step, and the gradients of both runs.
+/// The inputs of the search for the cause of a difference between a training run and its reference on one device: the
+/// model, the batch of the first step, and the gradients of both runs.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify. It must give the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// Whether the reference run on one device uses the undivided model. Otherwise it uses the pipeline's own stages.
+    /// Whether the reference run on one device trains the undivided model. If false, it runs the pipeline's own stages
+    /// one after the other.
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradient of each parameter at the first step of the pipeline that is verified.
+    /// The gradient of each parameter at the first step of the verified run.
     pub(super) configured: &'a [ParameterGradient],
     /// The gradient of each parameter at the first step of the reference run on one device.
     pub(super) reference: &'a [ParameterGradient],
     /// For each parameter, the relative difference between its gradients in the verified run and in its reference on
     /// one device.
     pub(super) differences: &'a [Difference],
-    /// The comparison of one step of the pipeline with a plain loop over the same micro-batches. `None` if the verified
-    /// run is a loop of the user's own.
+    /// The comparison of one pipeline step with the same step of a plain training loop (without a pipeline). `None` if
+    /// the verified run is a training loop of the user's own.
     pub(super) one_step: Option<&'a OneStep>,
-    /// The number of micro-batches into which the reference run on one device splits the batch.
+    /// The number of micro-batches per batch in the reference run on one device.
     pub(super) reference_micro_batches: usize,
-    /// The tolerance for gradients: the largest norm of the difference between two gradients that count as equal,
-    /// divided by the norm of the expected gradient.
+    /// The tolerance for gradients: the largest relative difference between two gradients that count as equal. It is
+    /// the norm of their difference divided by the norm of the expected gradient.
     pub(super) bar: f64,
 }
 
@@ -94,8 +95,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(Some(self.unknown()))
     }
 
-    /// Splits the batch of the first step into `count` micro-batches, and runs each of them alone. Returns their
-    /// losses, the sum of their gradients, and the parameters with zero gradients.
+    /// Splits the first step's batch into `count` micro-batches, and computes the gradients of each alone with the
+    /// pipeline `probes`. Returns the micro-batches' losses, the sum of their gradients, and the parameters with zero
+    /// gradients in each micro-batch.
     fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -110,8 +112,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Returns the gradients that the first step would have with each of several known faults. A fault averages the
-    /// mean gradients of `count` micro-batches, or clips at every micro-batch with the settings `clip`, or does both.
+    /// Predicts the gradients that the first step would have with each of several known bugs: averaging the mean
+    /// gradients of `count` micro-batches, clipping at every micro-batch with the settings `clip`, or both.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -145,19 +147,20 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(all)
     }
 
-    /// Splits the batch of the first step into `count` micro-batches.
+    /// Splits the first step's batch into `count` micro-batches, and computes their loss weights.
     fn cut(&self, probes: &Pipeline<In, Out, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns the start of a sum of gradients: a list with a zero for each gradient element of all parameters.
+    /// Returns the initial value of a sum of gradients: a flat vector with a zero for each gradient element of all
+    /// parameters.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks that the loss function returns sums over targets. For every term of the loss, the sums and loss weights
-    /// of the micro-batches should add up to those of the whole batch. Returns the known fault that explains why they
-    /// do not. Returns `None` if they do, or if no known fault explains the difference.
+    /// Checks that the loss function returns sums over targets: for every loss term, the loss sums and loss weights of
+    /// the micro-batches (`parts`) should add up to those of the whole batch (`whole`). If they do not, returns the
+    /// known bug that explains this. Returns `None` if they do, or if no known bug explains the difference.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -166,16 +169,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss: the sums and loss weights of the micro-batches should add up to those of the whole
-    /// batch. `whole` and `parts` have pairs `(loss sum, loss weight)` of the batch and of its micro-batches, whose
-    /// totals are compared. Returns the known fault that explains a difference. Returns `None` if there is no
-    /// difference, or if no known fault explains it.
+    /// Checks one loss term: the micro-batches' loss sums and weights (`parts`) should add up to those of the whole
+    /// batch (`whole`). Both lists have pairs `(loss sum, loss weight)`. If the totals differ, returns the known bug
+    /// that explains this. `None` if they agree or no known bug explains the difference.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
         let apart = |value: f64| (value / loss - 1.0).abs();
-        // If the stage returns means, the loss of the whole batch is the mean of the micro-batches' losses. The mean is
-        // weighted by their loss weights, or unweighted if these do not count the targets.
+        // If the stage returns means, the whole batch's loss is the mean of the micro-batches' losses. This mean is
+        // weighted by their loss weights, or unweighted if the weights do not count the targets.
         let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
         let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
         // Masks change a mean by less than half, while the sum of n micro-batches' means is about n times the loss of
@@ -188,9 +190,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Returns the fault in the gradient clipping of the verified run, whose gradients before clipping are right.
-    /// `clip` is the configured clipping. Returns `None` if the clipped gradients are right too, and [`Cause::Unknown`]
-    /// if they are wrong by no known fault.
+    /// Returns the bug in the verified run's gradient clipping, if the gradients before clipping are right. `clip` is
+    /// the configured clipping. Returns `None` if the clipped gradients are right too, and [`Cause::Unknown`] if no
+    /// known bug explains them.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -213,9 +215,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Returns the known fault of gradient accumulation or clipping that explains the wrong gradients `found`; `None`
-    /// if no known fault does. `sum` has the correct gradients, and `predictions` has those that known faults would
-    /// give.
+    /// Returns the known bug in gradient accumulation or clipping that explains the wrong gradients `found`; `None` if
+    /// there is none. `sum` has the correct gradients, and `predictions` has those that known bugs would give.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -234,9 +235,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns the cause [`Cause::MissingMicroBatch`] if the model drops a micro-batch. The micro-batch, run alone,
-    /// then gives zero gradients for every parameter whose summed gradient is wrong. Returns `None` if there is no such
-    /// micro-batch.
+    /// Returns [`Cause::MissingMicroBatch`] if the model drops a micro-batch: run alone, the micro-batch gives a zero
+    /// gradient for every parameter whose summed gradient is wrong. `whole` has the results of the whole batch, and
+    /// `parts` has those of the micro-batches. Returns `None` if there is no such micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -246,9 +247,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns the cause [`Cause::MissingMicroBatch`] if the training drops a micro-batch. The correct sum without this
-    /// micro-batch then gives the training's gradient for every parameter whose gradient is wrong. Returns `None` if
-    /// there is no such micro-batch.
+    /// Returns [`Cause::MissingMicroBatch`] if the training loop drops one of `count` micro-batches: every wrong
+    /// gradient of the run equals the correct sum (`sum`) minus this micro-batch's gradient. Returns `None` if there is
+    /// no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -271,8 +272,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(None)
     }
 
-    /// Whether rounding is the cause of the difference. The pipeline then computes in BF16 or F16, and its gradients in
-    /// full precision agree with those of the reference run on one device.
+    /// Whether rounding in BF16 or F16 explains the gradients `found`: the pipeline computes in one of these dtypes,
+    /// and its gradients in full precision agree with those of the reference run on one device, but not with `found`.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = Configured((self.build)());
         if configuration.precision() == Precision::Full {
@@ -282,10 +283,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the fault in `candidates` whose predicted gradients are the closest to the gradients `found`. `None` if
-    /// no prediction is within the tolerance for every parameter.
+    /// Returns the bug in `candidates` whose predicted gradients are the closest to the gradients `found`. `None` if no
+    /// prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
-        // `f64::max` would pass over NaN, and a fault whose prediction is NaN explains nothing.
+        // `f64::max` would ignore NaN, but a bug whose prediction is NaN explains nothing.
         let worse = |a: f64, b: f64| if b.is_nan() { f64::INFINITY } else { a.max(b) };
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, worse);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -324,8 +325,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
-    /// Returns [`Cause::Unknown`], the cause of a difference that no known fault explains. It names the parameter whose
-    /// gradients differ most.
+    /// Returns [`Cause::Unknown`], for a difference that no known bug explains. It names the parameter whose gradients
+    /// differ most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

@@ -6,18 +6,18 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between two gradients of one parameter in the first step. One is from the verified run, and one from
-/// its reference (the same training on one device).
+/// The difference between two gradients of one parameter in the first step: one from the verified run, and one from its
+/// reference (the same training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The index, counted from 0, of the stage that trains the parameter whose gradients are compared.
+    /// Zero-based index of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
     /// The path, in the stage's module, of the parameter whose gradients are compared, such as `0.linear.weight`.
     pub path: String,
-    /// The L2 norm of the difference between a parameter's gradients in the verified run and in its reference, divided
-    /// by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all gradients, so
-    /// that rounding in a gradient of zero does not count. This field is the larger of the values before and after
-    /// clipping.
+    /// The relative difference: the L2 norm of the difference between a parameter's gradients in the verified run and
+    /// in its reference, divided by the norm of the reference's gradient. The divisor is at least a thousandth of the
+    /// norm of all gradients, so that rounding in a gradient of zero does not count. Of the values before and after
+    /// clipping, this is the larger one.
     pub relative: f64,
 }
 
@@ -27,8 +27,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares the gradients of two runs, and returns the relative difference for each parameter. Each result is the
-/// larger of the differences before and after clipping, because clipping hides gradients that are too large.
+/// Compares the gradients of two training runs, and returns the relative difference for each parameter. Each result is
+/// the larger of the differences before and after clipping, because clipping can hide that gradients are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -48,14 +48,14 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the difference of the parameter whose gradients in the verified run and its reference on one device differ
-/// most. `None` if there are no parameters.
+/// Returns the largest of `differences`: that of the parameter whose gradients differ most between the verified run and
+/// its reference on one device. `None` if there are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that the gradients of two runs belong to the same parameters. Returns an error if the two lists have
-/// different lengths, or gradients of different sizes at one position.
+/// Checks that the gradients of two training runs belong to the same parameters. Returns an error if the two lists have
+/// different lengths, or gradients of different sizes at the same position.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -72,9 +72,9 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
     Ok(())
 }
 
-/// Returns the L2 norm of the difference between two gradients of a parameter, `values` and `reference`, divided by the
-/// norm of `reference`. The result is 0 if the two are equal. The divisor is at least a thousandth of `norm_of_all`,
-/// the norm of the gradients of all parameters.
+/// Returns the relative difference between two gradients of a parameter: the L2 norm of `values` minus `reference`,
+/// divided by the norm of `reference`. The result is 0 if the two are equal. The divisor is at least a thousandth of
+/// `norm_of_all`, the norm of the gradients of all parameters.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,

@@ -1,18 +1,18 @@
-//! Arithmetic on the gradients of all parameters of a model, joined into one list of numbers.
+//! Arithmetic on the gradients of all parameters of a model, joined into one flat vector.
 
 use super::difference::wide;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The gradients of all parameters of a model as one list of numbers, in the model's order.
+/// The gradients of all parameters of a model as one flat vector, in the model's parameter order.
 pub(super) type Flat = Vec<f64>;
 
-/// Returns the gradients of all parameters of a model, before clipping, as one list of numbers.
+/// Joins the gradients of all parameters of a model, before clipping, into one flat vector.
 pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
-/// Adds `factor` times the numbers `values` to the numbers `sum`.
+/// Computes `sum += factor * values`, element by element.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
@@ -21,8 +21,8 @@ pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Clips the gradients of a model, given as one list, and returns the list. The setting `clip` limits either the norm
-/// of the whole list or the size of each element; `None` changes nothing.
+/// Clips a model's gradients, which are given as one flat vector, and returns them. The setting `clip` limits either
+/// the norm of the whole vector or the magnitude of each element; `None` changes nothing.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -1,32 +1,32 @@
-//! Verification: checks on a user's own model that a pipeline trains as one full batch on one device would.
+//! Verification: checks, for a user's own model, that a pipeline trains as one full batch on one device would.
 //!
 //! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
-//! run (the reference). It compares the gradients and losses of two runs, and the parameters after one step with those
-//! of a plain loop. It predicts the wrong gradients of known faults, to recognise a fault. Losses, loss weights and
-//! gradients of single micro-batches are added up and compared here only to find a fault. `model` defines loss weights
-//! and cuts batches for every pass. This folder must not run stages itself, which a pipeline or the user's loop does,
-//! and must not change the verified run.
+//! training run (the reference). It compares the gradients and losses of two runs, and the parameters after one step
+//! with those of a plain training loop (without a pipeline). To recognise a known bug, it predicts the wrong gradients
+//! that the bug would give. Losses, loss weights and gradients of single micro-batches are added up and compared here
+//! only to find a bug; `model` defines loss weights and splits batches for every pass. This folder must not run stages
+//! itself, which a pipeline or the user's loop does, and must not change the verified run.
 //!
-//! This file makes both runs and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
+//! This file executes both training runs and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
 //!
-//! - `trial`: the interface of a training run to verify (`Trial`): a pipeline, or a custom loop.
+//! - `trial`: the trait of a training run to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
 //! - `one_step`: compares one optimizer step with the step of a plain loop on one thread (`Run`), with the configured
 //!   recomputation and without (`OneStep`, `AfterOneStep`, which lists each stage's `Recompute`).
-//! - `parameters`: the comparison of parameters by name, bit for bit, with distances in units of the last place
+//! - `parameters`: the comparison of parameters by name, bit for bit, with distances in units in the last place
 //!   (`ParameterDifference`).
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter, relative to their norm
 //!   (`Difference`).
-//! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`). It tests whether losses, weights and
-//!   gradients of the micro-batches, each computed alone, add up to the values of the whole batch. It finds the known
-//!   fault that would give the gradients found. Gradients of single micro-batches come from probes, which are pipelines
+//! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`). It runs each micro-batch alone, and
+//!   tests whether the losses, weights and gradients add up to those of the whole batch. It then looks for the known
+//!   bug that would give the gradients found. Gradients of single micro-batches come from probes, which are pipelines
 //!   that compute gradients without a step.
-//! - `evidence`: the figures that the search compares: sums over micro-batches (`Parts`), and what known faults would
-//!   give (`Predictions`).
+//! - `evidence`: the values that the search compares: sums over micro-batches (`Parts`), and the gradients that known
+//!   bugs would give (`Predictions`).
 //! - `models`: the closures that build the verified model and its reference (`Models`).
-//! - `cause`: the known faults, each with the text of its advice (`Cause`, `Whose`, `ClipScope`).
-//! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
+//! - `cause`: the known bugs, each with its printed advice (`Cause`, `Whose`, `ClipScope`).
+//! - `flat`: arithmetic with all gradients of a model as one flat vector (`Flat`).
 //! - `error`: why a verification cannot be completed (`VerifyError`), such as a closure that builds different models.
 
 mod cause;
@@ -66,19 +66,20 @@ use one_step::OneStep;
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
 /// The model is trained twice from the same initial parameters: as configured, and as the reference on one device. The
-/// reference runs the full batch as one micro-batch, in full precision and without recomputation. The result says
-/// whether gradients and losses agree, and if not, why.
+/// reference runs the full batch as one micro-batch, in full precision and without activation recomputation. The result
+/// says whether gradients and losses agree, and if not, why.
 ///
-/// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. After each
-/// step, its parameters are compared by name with the parameters of a plain loop over the same micro-batches on one
-/// thread. On the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must
-/// agree.
+/// A pipeline also makes one optimizer step as configured, and another one without recomputation if it recomputes.
+/// After each of these steps, the pipeline's parameters are compared by name with those of a plain training loop: the
+/// same micro-batches on one thread, without a pipeline. On the CPU of this host the parameters must be equal bit for
+/// bit. On other devices only their gradients must agree within the tolerance.
 ///
-/// A pipeline may split its backward passes into input gradient and weight gradient. The plain loop splits none at
-/// first. If the two steps differ, the pipeline's step is compared with a loop that splits the same backward passes as
-/// the pipeline. In two cases, the comparison with the unsplit backward passes stays:
+/// A pipeline may split its backward passes into input gradient and weight gradient, as in zero-bubble schedules. The
+/// plain loop first runs unsplit backward passes. If the results differ, it runs again with the same split backward
+/// passes as the pipeline, and the pipeline is compared with this second run instead. The first comparison stands in
+/// two cases:
 ///
-/// - The loop's results differ from run to run.
+/// - The plain loop gives different results in two runs with unsplit backward passes.
 /// - The gradients of split and unsplit backward passes differ by more than the tolerance.
 ///
 /// ```no_run
@@ -111,14 +112,14 @@ pub struct Bars {
     /// verified run and in its reference on one device. It is relative to the norm of the reference's gradient.
     pub gradient: f64,
     /// The tolerance for losses: the largest difference between the validation losses of the verified run and its
-    /// reference on one device. Without validation, it applies to their last training losses. The difference is
-    /// absolute for losses up to 1, and relative for larger losses.
+    /// reference on one device, or without validation between their last training losses. The difference is absolute
+    /// for losses up to 1, and relative for larger losses.
     pub loss: f64,
 }
 
 impl Bars {
     /// Returns the default tolerances for a precision. In full precision they are 1e-3 for gradients and losses. In
-    /// BF16 and F16 they are 0.1 for gradients, which then have few correct bits, and 0.02 for losses.
+    /// BF16 and F16 they are 0.1 for gradients, which have few correct bits there, and 0.02 for losses.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
@@ -146,10 +147,10 @@ impl Verify {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Sets the number of micro-batches that the reference (the run on one device) splits a batch into. The default is
-    /// 1, and a value of 0 counts as 1. More are needed if the full batch does not fit on the device, or if batches are
-    /// split into micro-batches by hand. The verification then cannot find mistakes that such a split causes, because
-    /// the reference has them too.
+    /// Sets the number of micro-batches per batch in the reference (the run on one device). The default is 1, and a
+    /// value of 0 counts as 1. Use more if the full batch does not fit into the device memory, or if batches are split
+    /// into micro-batches by hand. The verification then misses bugs that such a split causes, because the reference
+    /// has them too.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
@@ -163,9 +164,9 @@ impl Verify {
     /// Verifies that a pipeline trains as its own stages would on one device (the reference). Returns the differences
     /// and their likely cause.
     ///
-    /// `build` returns the builder of the pipeline, each time with the same parameters ([`seeded`](crate::seeded)).
-    /// `batch` returns the batch of a step, which is counted from 0. `validation` lists held-out batches, which may be
-    /// empty.
+    /// `build` returns the builder of the pipeline, each time with the same initial parameters
+    /// ([`seeded`](crate::seeded)). `batch` returns the batch of a step, given the step's index from 0. `validation`
+    /// lists held-out batches, and may be empty.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
@@ -183,8 +184,8 @@ impl Verify {
     /// only stage is the whole model, with the same parameters in the same order. The other arguments are those of
     /// [`pipeline`](Self::pipeline).
     ///
-    /// [`pipeline`](Self::pipeline) finds no mistake in the division into stages, such as a missing skip connection. It
-    /// runs the same stages on one device for comparison, so both runs have the mistake.
+    /// Unlike this method, [`pipeline`](Self::pipeline) finds no mistake in the partition into stages, such as a
+    /// missing skip connection: it compares with the same stages on one device, so both runs have the mistake.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the undivided
@@ -204,13 +205,13 @@ impl Verify {
         )
     }
 
-    /// Verifies a training loop of the user's own (`trial`). Its gradients at the first step, and its losses, are
+    /// Verifies a training loop of the user's own (`trial`). Its losses, and its gradients at the first step, are
     /// compared with those of plain training on one device.
     ///
     /// `build` returns the builder of the model for plain training. The loop's model must begin with the same
     /// parameters; other values show as a difference in the result. The loop must return gradients in the order of this
-    /// model's parameters. `batch` returns the batch of a step, which is counted from 0. `validation` lists held-out
-    /// batches, which may be empty.
+    /// model's parameters. `batch` returns the batch of a step, given the step's index from 0. `validation` lists
+    /// held-out batches, and may be empty.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
@@ -225,8 +226,8 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None, is_pipeline: false }, batch, validation)
     }
 
-    /// Makes the verified run (`trial`) and its reference on one device, and compares their gradients and losses. The
-    /// reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
+    /// Runs the verified training (`trial`) and its reference on one device, and compares their gradients and losses.
+    /// The reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
     /// `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
@@ -314,8 +315,8 @@ impl Verify {
 pub(super) struct Trained {
     /// The loss of every training step, in step order, as [`Trial::step`] returns it.
     losses: Vec<f64>,
-    /// The loss over all validation batches after the last training step: the mean of each loss term, weighted by the
-    /// batches' loss weights, summed over the terms. `None` if there are no validation batches.
+    /// The validation loss over all validation batches after the last training step. Each loss term is averaged over
+    /// the batches, weighted by their loss weights, and the terms are added. `None` if there are no validation batches.
     validation: Option<f64>,
 }
 
@@ -330,15 +331,15 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Returns the absolute difference of the two compared losses, which belong to the same training step or to the
-    /// validation: the loss of the verified run, and the loss of its reference on one device.
+    /// Returns the absolute difference between the loss of the verified run and the loss of its reference on one
+    /// device. Both belong to the same training step, or to the validation.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
 
     /// Whether the losses of the verified run and its reference differ by at most the tolerance `bar`. The difference
-    /// is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss. Two losses that
-    /// are NaN agree: both steps had no unmasked target, or were skipped because they were not finite.
+    /// is absolute if the magnitude of the reference's loss is at most 1, and otherwise relative to that loss. Two
+    /// losses that are NaN agree: both steps had no unmasked target, or were skipped because they were not finite.
     fn within(self, bar: f64) -> bool {
         let both_nan = self.configured.is_nan() && self.reference.is_nan();
         // Two infinite losses are equal, and their difference is NaN.

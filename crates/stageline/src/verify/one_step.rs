@@ -1,14 +1,15 @@
-//! Compares one optimizer step of a pipeline with the same step of a plain loop on one thread ([`OneStep`]). The
-//! parameters after the step are compared by name, bit for bit. If gradients differ, the place where they begin to
-//! differ is found.
+//! Compares one optimizer step of a pipeline with the same step of a plain training loop, which runs on one thread
+//! without a pipeline ([`OneStep`]). The parameters after the step are compared by name, bit for bit. If gradients
+//! differ, this module finds the layer where the difference begins.
 //!
-//! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
-//! device gives the same bits. The gradients of split and unsplit backward passes must agree only within the tolerance.
-//! If a stage uses a weight three times or more, they are summed in different orders.
+//! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes into input gradient
+//! and weight gradient. So a deterministic device gives the same bits. The gradients of split and unsplit backward
+//! passes must agree only within the tolerance, because a weight that a stage uses three times or more has its
+//! gradients summed in a different order.
 //!
-//! A gradient is computed from the loss backwards. So a faulty backward pass changes the gradients of its own layer and
-//! of the layers before it. Of all parameters whose gradients differ, the one nearest to the loss therefore belongs to
-//! the faulty layer.
+//! Gradients are computed backwards from the loss. So a wrong backward pass changes the gradients of its own layer and
+//! of all layers before it. Therefore, of all parameters whose gradients differ, the one nearest to the loss belongs to
+//! the wrong layer.
 
 use std::fmt;
 
@@ -27,23 +28,23 @@ use crate::model::payload::Payload;
 use crate::state::layout::NamedTensor;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The comparison, by name, of a pipeline's parameters after one optimizer step with those of a plain loop over the
-/// same micro-batches on one thread.
+/// The comparison, by name, of a pipeline's parameters after one optimizer step with those of a plain training loop
+/// (the same micro-batches on one thread, without a pipeline).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The part of its forward pass that each stage of the compared pipeline recomputes in its backward passes, in
-    /// stage order.
+    /// For each stage of the compared pipeline, in stage order, which activations its backward pass recomputes
+    /// (activation recomputation).
     pub recompute: Vec<Recompute>,
     /// The number of parameters whose values after the step are compared, including frozen parameters and running
     /// statistics.
     pub parameters: usize,
-    /// The parameters whose bits differ after one step of the pipeline and of a plain training loop, in the order from
-    /// the loss to the model's input. The list is empty if all are equal.
+    /// The parameters whose bits differ after one step of the pipeline and of a plain training loop, ordered from the
+    /// loss to the model's input. The list is empty if the bits of all parameters are equal.
     pub differences: Vec<ParameterDifference>,
 }
 
-/// The largest number of different parameters that the printed report lists.
+/// The largest number of differing parameters that the printed report lists.
 const SHOWN: usize = 5;
 
 impl fmt::Display for AfterOneStep {
@@ -62,7 +63,7 @@ impl fmt::Display for AfterOneStep {
     }
 }
 
-/// Returns a text that says what each stage recomputes.
+/// Describes, for the printed report, what each stage recomputes in its backward pass.
 fn recomputed(policies: &[Recompute]) -> String {
     let recomputing: Vec<_> = policies.iter().enumerate().filter(|(_, one)| **one != Recompute::Nothing).collect();
     match (&recomputing[..], policies) {
@@ -75,15 +76,15 @@ fn recomputed(policies: &[Recompute]) -> String {
     }
 }
 
-/// The results of one optimizer step that is made several times from the same parameters. It is made by the pipeline as
+/// The results of one optimizer step that is made several times from the same parameters: by the pipeline as
 /// configured, by the pipeline without recomputation, and by a plain training loop on one thread.
 pub(super) struct OneStep {
-    /// The largest relative difference between two gradients that count as equal. `None` if their bits must be equal,
-    /// because all stages are on the CPU of this host.
+    /// The tolerance: the largest relative difference between two gradients that count as equal. `None` if their bits
+    /// must be equal, because all stages are on this host's CPU.
     bar: Option<f64>,
-    /// The plain training loop's step, with which the pipeline's step is compared. Its backward passes are not split,
-    /// or are split into input gradient and weight gradient as in the pipeline. They are split if all of the following
-    /// holds:
+    /// The plain training loop's step, which the pipeline's step is compared with. Its backward passes are either
+    /// unsplit, or split into input gradient and weight gradient as in the pipeline. They are split if all of the
+    /// following holds:
     ///
     /// - The pipeline splits backward passes.
     /// - A step with unsplit backward passes differs from the pipeline's step.
@@ -93,21 +94,21 @@ pub(super) struct OneStep {
     configured: Run,
     /// The pipeline's step without recomputation. `None` if the pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The stage and name of the last parameter with a wrong gradient in a split backward (input gradient, then weight
-    /// gradient). This gradient differs from that of an unsplit backward by more than the tolerance. `None` if there is
-    /// none, or if the plain training loop ran no split backwards.
+    /// The stage and name of the last parameter whose gradient is wrong in a split backward pass (input gradient, then
+    /// weight gradient): it differs from the gradient of an unsplit backward pass by more than the tolerance. `None` if
+    /// there is none, or if the plain training loop ran no split backward passes.
     wrong_split: Option<(usize, String)>,
-    /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
-    /// and of unsplit backwards in the plain training loop. `None` if the gradients are equal or were not compared, or
+    /// The largest rounding difference in the plain training loop between the gradients of split backward passes (input
+    /// gradient, then weight gradient) and of unsplit ones. `None` if the gradients are equal or were not compared, or
     /// if a difference exceeds the tolerance and so is more than rounding.
     split_rounding: Option<Difference>,
-    /// Whether the pipeline splits backwards.
+    /// Whether the pipeline splits backward passes into input gradient and weight gradient.
     splits: bool,
-    /// Whether the plain training loop gives the same result each time. True if two runs agreed, or if the pipeline's
-    /// step agreed with the first run, so that no second run was needed.
+    /// Whether the plain training loop gives the same result in every run. True if two runs agreed, or if the
+    /// pipeline's step agreed with the first run, so that no second run was needed.
     is_repeatable: bool,
     /// The comparisons of the pipeline's parameters after one step with those of a plain training loop. The first is
-    /// that of the pipeline as configured. A second follows without recomputation if the pipeline recomputes.
+    /// for the pipeline as configured. If the pipeline recomputes, a second is for the pipeline without recomputation.
     comparisons: Vec<AfterOneStep>,
 }
 
@@ -119,9 +120,9 @@ struct Run {
 }
 
 impl Run {
-    /// Computes the gradients of a batch, and then makes one optimizer step on it, with the pipeline of `builder`. A
-    /// step that is skipped, most often after an overflow, is repeated, at most [`MOST_OVERFLOWS`] times in all. An
-    /// overflow lowers the loss scale.
+    /// Builds the pipeline of `builder`, computes a batch's gradients, and then makes one optimizer step on the batch.
+    /// A step may be skipped, most often because gradients overflow, which lowers the loss scale. It is then repeated,
+    /// up to [`MOST_OVERFLOWS`] steps in all.
     fn of<In: Payload, Out: Payload, Target: Payload>(
         builder: PipelineBuilder<In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -136,10 +137,10 @@ impl Run {
         Ok(Self { gradients, parameters: pipeline.named_tensors()? })
     }
 
-    /// Compares the gradients of this step with those of the step `expected`. Returns the stage and name of the last
-    /// parameter whose gradients differ by more than `bar` (relative to their norm), or are NaN; `None` if there is
-    /// none. If `bar` is `None`, the bits are compared instead: those of the gradients, and if these are equal, those
-    /// of the parameters after the step.
+    /// Finds the first parameter, from the loss backwards, whose gradients in this step and in the step `expected`
+    /// differ by more than `bar` (relative to their norm) or are NaN. Returns the parameter's stage and name, or `None`
+    /// if there is none. If `bar` is `None`, compares bits instead: those of the gradients, and if these are equal,
+    /// those of the parameters after the step.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
         let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
         let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
@@ -165,7 +166,7 @@ impl Run {
         Some((tensor.stage, tensor.name.to_string()))
     }
 
-    /// Returns the name, in checkpoints, of the parameter with the given gradient.
+    /// Returns the name, in checkpoints, of the parameter that `gradient` belongs to.
     fn name(&self, gradient: &ParameterGradient) -> String {
         let ParameterGradient { stage, path, .. } = gradient;
         let named = self.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
@@ -174,9 +175,9 @@ impl Run {
 }
 
 impl OneStep {
-    /// Makes one optimizer step on `batch` with the pipeline, with the pipeline without recomputation (if it
-    /// recomputes), and with a plain training loop on one thread. `bar` is the tolerance for gradients on devices that
-    /// may add in any order.
+    /// Makes one optimizer step on `batch` with the pipeline that `build` configures, with this pipeline without
+    /// recomputation (if it recomputes), and with a plain training loop on one thread. `bar` is the tolerance for
+    /// gradients on devices other than this host's CPU, which may sum in any order.
     pub(super) fn of<In: Payload, Out: Payload, Target: Payload>(
         build: &Build<'_, In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -219,8 +220,8 @@ impl OneStep {
         Ok(Self { bar, splits, plain, configured, kept, wrong_split, split_rounding, is_repeatable, comparisons })
     }
 
-    /// Returns the largest rounding difference between the gradients of split backwards (input gradient, then weight
-    /// gradient) and of unsplit backwards in the plain training loop. `None` if the gradients are equal or were not
+    /// Returns the largest rounding difference in the plain training loop between the gradients of split backward
+    /// passes (input gradient, then weight gradient) and of unsplit ones. `None` if the gradients are equal or were not
     /// compared, or if a difference exceeds the tolerance and so is more than rounding.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
@@ -237,8 +238,8 @@ impl OneStep {
     pub(super) fn cause(&self) -> Option<Cause> {
         let apart = |run: &Run| run.first_apart(&self.plain, self.bar);
         let kept = self.kept.as_ref().map(apart);
-        // Without recomputation, the pipeline must have the bits of the plain loop as well. Split backwards may differ
-        // from the loop's unsplit ones by rounding.
+        // Without recomputation, the pipeline must have the same bits as the plain loop as well. Gradients of split
+        // backward passes may differ from those of the loop's unsplit ones by rounding.
         let judged = kept.clone().flatten().filter(|_| !self.splits);
         let (stage, name) = apart(&self.configured).or(judged)?;
         if !self.is_repeatable {

@@ -1,5 +1,5 @@
-//! Compares a model's parameters after one step of a pipeline with those after one step of a plain loop, by name and
-//! bit for bit ([`ParameterDifference`]).
+//! Compares a model's parameters after one step of a pipeline with those after the same step of a plain training loop,
+//! by name and bit for bit ([`ParameterDifference`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,23 +14,20 @@ use crate::state::layout::NamedTensor;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterDifference {
-    /// The index, counted from 0, of the stage that trains the parameter whose values after the pipeline's step and
-    /// after the plain training loop's step differ.
+    /// Zero-based index of the stage that trains the differing parameter.
     pub stage: usize,
-    /// The name, in checkpoints, of the parameter whose values after the pipeline's step and after the plain training
-    /// loop's step differ. An example is `blocks.1.up.weight`.
+    /// The name, in checkpoints, of the differing parameter, such as `blocks.1.up.weight`.
     pub name: String,
-    /// The number of all elements of the parameter, including those with equal values after the pipeline's step and
-    /// after the plain training loop's step.
+    /// The number of all elements of the differing parameter, including those with equal values.
     pub elements: usize,
-    /// The number of elements of the parameter whose bits differ after the pipeline's step and after the plain training
-    /// loop's step.
+    /// The number of elements of the parameter whose bits after the pipeline's step and after the plain training loop's
+    /// step differ.
     pub differing: usize,
     /// The largest absolute difference between an element's values after the pipeline's step and after the plain
     /// training loop's step. Infinite if one of the two is NaN.
     pub largest: f64,
-    /// The largest difference between an element's values after the pipeline's step and after the plain training loop's
-    /// step. It is in units in the last place: the number of steps from one float to the next. 0 if the parameter has
+    /// The largest difference, in units in the last place (ULPs), between an element's values after the pipeline's step
+    /// and after the plain training loop's step. It counts the steps from one float to the next. 0 if the parameter has
     /// no floats.
     pub ulps: u64,
 }
@@ -43,8 +40,8 @@ impl fmt::Display for ParameterDifference {
 }
 
 /// Compares the tensors of two models by name: after one step of a pipeline, and after the same step of a plain
-/// training loop. Returns the difference of each tensor whose bits differ, in the order from the loss to the model's
-/// input. Returns an error if the two models do not have the same tensors.
+/// training loop. Returns the difference of each tensor whose bits differ, ordered from the loss to the model's input.
+/// Returns an error if the two models do not have the same tensors.
 pub(super) fn differences(
     found: &[NamedTensor],
     expected: &[NamedTensor],
@@ -68,8 +65,8 @@ fn kind(data: &TensorData) -> (DType, &[usize]) {
     (data.dtype(), data.shape().as_slice())
 }
 
-/// Returns the error for a tensor that only one of two compared models has, or that has different shapes or types in
-/// them.
+/// Returns the error for a tensor that only one of two compared models has, or that has different shapes or dtypes in
+/// the two models.
 fn other_model(found: Option<&NamedTensor>, expected: Option<&NamedTensor>) -> VerifyError {
     let describe = |tensor: Option<&NamedTensor>| match tensor {
         Some(NamedTensor { name, data, .. }) => {
@@ -120,7 +117,7 @@ fn width(data: &TensorData) -> usize {
     }
 }
 
-/// Returns the elements of a tensor as numbers. For a quantized tensor, these are its bytes.
+/// Returns the elements of a tensor as f64 values. For a quantized tensor, these are its bytes.
 fn values(data: &TensorData) -> Vec<f64> {
     match data.dtype() {
         DType::QFloat(_) => data.as_bytes().iter().copied().map(f64::from).collect(),
@@ -128,17 +125,17 @@ fn values(data: &TensorData) -> Vec<f64> {
     }
 }
 
-/// Returns the bits of each element of a tensor as an integer. An element has `width` bytes.
+/// Returns the bits of each element of a tensor as an integer. `width` is the size of an element in bytes.
 fn bits(data: &TensorData, width: usize) -> Vec<u64> {
     let of_element = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u64::from(*byte));
     data.as_bytes().chunks_exact(width).map(of_element).collect()
 }
 
-/// Returns the distance between two floats in units in the last place: the number of steps from one float to the next.
-/// `a` and `b` are the bits of the floats, which have `width` bytes.
+/// Returns the distance between two floats in units in the last place (ULPs), which is the number of steps from one
+/// float to the next. `a` and `b` are the bits of the floats, each `width` bytes wide.
 fn ulps(a: u64, b: u64, width: usize) -> u64 {
     let sign = 1_u64 << (8 * width - 1);
-    // Floats of one sign are in the order of their bits, and those below zero in the reverse order.
+    // Floats of the same sign are ordered as their bits, and negative floats in the reverse order.
     let rank = |bits: u64| if bits & sign == 0 { i128::from(bits) } else { -i128::from(bits & (sign - 1)) };
     u64::try_from((rank(a) - rank(b)).unsigned_abs()).unwrap_or(u64::MAX)
 }

@@ -16,25 +16,26 @@ pub struct Verification {
     /// The tolerances of this verification: the largest permitted differences between the verified run and its
     /// reference on one device.
     pub bars: Bars,
-    /// The comparisons, by name, of a pipeline's parameters after one optimizer step with those of a plain loop over
-    /// the same micro-batches on one thread. The first entry is the pipeline as configured. If the pipeline recomputes,
-    /// a second entry is the pipeline without recomputation. The list is empty for a training loop of the user's own.
+    /// The comparisons, by name, of a pipeline's parameters after one optimizer step with those of a plain training
+    /// loop (the same micro-batches on one thread, without a pipeline). The first entry is for the pipeline as
+    /// configured. If the pipeline recomputes activations, a second entry is for the pipeline without recomputation.
+    /// The list is empty for a training loop of the user's own.
     pub parameters: Vec<AfterOneStep>,
-    /// The largest rounding difference between the gradients of split backward passes (input gradient, then weight
-    /// gradient) and of unsplit backward passes in the first step. Split backward passes sum the gradients of a weight
-    /// in another order if a stage uses the weight three times or more.
+    /// The largest rounding difference in the first step between the gradients of split backward passes (input
+    /// gradient, then weight gradient) and of unsplit backward passes. It arises because split backward passes sum a
+    /// weight's gradients in another order if a stage uses the weight three times or more.
     ///
     /// `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
     /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
-    /// The relative difference of each parameter's gradient at the first step between the verified run and its
-    /// reference on one device, in layer order.
+    /// The relative difference between each parameter's gradients in the verified run and in its reference on one
+    /// device, at the first step, in layer order.
     pub gradients: Vec<Difference>,
-    /// The training losses of every step, in order: each entry has the loss of the verified run and the loss of its
+    /// The training losses of every step, in order. Each entry has the loss of the verified run and the loss of its
     /// reference on one device.
     pub losses: Vec<Compared>,
-    /// The mean losses on the validation batches after the last step: of the verified run, and of its reference on one
-    /// device. `None` if there were no validation batches.
+    /// The mean validation loss after the last step, for the verified run and for its reference on one device. `None`
+    /// if there were no validation batches.
     pub validation: Option<Compared>,
     /// The likely cause of the difference between the verified run and its reference on one device. `None` if the
     /// verification passes.
@@ -43,22 +44,22 @@ pub struct Verification {
 
 impl Verification {
     /// Whether the verification passes. All gradients of the first step and the last loss must agree with the reference
-    /// (the same training on one device) within the tolerances ([`Bars`]). The last loss is the validation loss, or the
-    /// loss of the last step without validation. A pipeline on the CPU of this host must also have the parameters of a
-    /// plain training loop after one step, bit for bit. On other devices, its gradients must agree with the loop's
-    /// within the tolerance.
+    /// (the same training on one device) within the tolerances ([`Bars`]). The last loss is the validation loss, or
+    /// without validation the loss of the last step. After one step, a pipeline on this host's CPU must also have the
+    /// same parameters as a plain training loop, bit for bit. On other devices, its gradients must agree with the plain
+    /// loop's within the tolerance.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
     /// Returns the entry of `gradients` with the largest relative difference between the verified run and its reference
-    /// on one device. `None` if there are no parameters.
+    /// on one device. `None` if the model has no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the verified run and its reference agree within the tolerances in all gradients of the first step and in
-    /// the last loss. The last loss is that of the validation, or of the last step without validation.
+    /// Whether the verified run and its reference agree within the tolerances, in all gradients of the first step and
+    /// in the last loss. The last loss is the validation loss, or without validation the loss of the last step.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
@@ -73,7 +74,7 @@ impl Verification {
 }
 
 impl Verification {
-    /// Writes the part of the printed report that compares the parameters after one step with those of a plain loop.
+    /// Writes the report's section on the parameters after one step, compared with those of a plain training loop.
     fn write_parameters(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.parameters.is_empty() {
             return writeln!(

@@ -1,6 +1,6 @@
-//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, and sends the outcome of each
-//! stage (losses, gradient norms) to the caller. Then it waits for the verdict (step the optimizers, or skip the step),
-//! and ends the step as the verdict says.
+//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, and sends each stage's outcome
+//! (losses, gradient norms) to the caller. It then waits for the verdict (step the optimizers, or skip the step) and
+//! carries it out.
 
 use stageline_schedule::Activity;
 
@@ -16,9 +16,9 @@ use crate::worker::messages::Stepped;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages with a verdict that the caller decides for all stages: step the
-    /// optimizers, or skip the step. The stages act at once on an assumed verdict if `flush` allows it and this
-    /// worker's losses and gradients are finite (`finite`). Otherwise they wait for the true verdict.
+    /// Ends a training step on this worker's stages: each stage steps its optimizer or skips the step, as the caller's
+    /// common verdict for all stages says. If `flush` allows it and this worker's losses and gradients are finite
+    /// (`finite`), the stages act on an assumed verdict without waiting; otherwise they wait for the true one.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -44,7 +44,7 @@ impl Worker {
     }
 
     /// Completes the gradient sums of the worker's stages at the end of a step. With several data-parallel replicas,
-    /// replica 0 adds up the sums of all replicas. The worker then records this reduction as an event and a tracing
+    /// replica 0 adds up the sums of all replicas, and the worker records this reduction as an event and a tracing
     /// span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
@@ -62,9 +62,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the pass over a batch (such as a step) on each of the worker's stages. Sends each stage's outcome, such as
-    /// its losses, to the caller. Returns true if all losses and gradient norms are finite; only then may the stages
-    /// act on an assumed verdict.
+    /// Ends a step or evaluation on each of the worker's stages, and sends each stage's outcome, such as its losses, to
+    /// the caller. Returns true if all losses and gradient norms are finite; only then may the stages act on an assumed
+    /// verdict.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {
@@ -72,7 +72,8 @@ impl Worker {
             let _entered = span(&self.diary).entered();
             let outcome = runner.finish(&self.waits)?;
             finite &= outcome.is_finite();
-            // The event ends before the outcome is sent, because others may continue as soon as the caller has it.
+            // The event ends before the outcome is sent, because other threads may continue as soon as the caller has
+            // the outcome.
             self.diary.leave(self.waits.take(), self.gauges.read(runner.device()));
             self.waits.send(&self.channels.replies.finished, outcome)?;
         }
@@ -80,7 +81,7 @@ impl Worker {
     }
 
     /// Waits for the caller's verdict on a step: whether all stages step their optimizers, and how gradients are
-    /// clipped. The caller decides when it has the losses and gradient norms of all stages.
+    /// clipped. The caller decides after it has received the losses and gradient norms of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
@@ -92,19 +93,20 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages with the true or assumed `verdict`. First sets aside the updates that
-    /// the step's forward passes registered with `after_step`, such as new running statistics. Otherwise they would be
-    /// mixed with the updates of the next step.
+    /// Ends a step on each of the worker's stages as the true or assumed `verdict` says (step the optimizers, or skip).
+    /// First sets aside the updates that the step's forward passes registered with `after_step`, such as new running
+    /// statistics, so that they are not mixed with those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages with `verdict`, and sends each stage's report to the caller.
+    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizers, or skip), and sends each
+    /// stage's report to the caller.
     ///
     /// Forward passes register updates with `after_step`, such as new running statistics, which run when their step is
-    /// final. The caller must have set these updates aside (`after_step::keep`). If the verdict is not to step the
-    /// optimizers and keep the new parameters, this function discards them without running them.
+    /// final. The caller must have set these updates aside (`after_step::keep`). Unless the optimizers step and keep
+    /// the new parameters, this function discards the updates without running them.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

@@ -1,18 +1,19 @@
-//! A worker's knowledge of the verdict on its last training step ([`Last`]). A speculative step ends before its verdict
-//! is known.
+//! Whether a worker knows or only assumes the verdict on its last training step: step the optimizers, or skip
+//! ([`Last`]). A speculative step ends before its verdict is known.
 
 use crate::update::flush::Verdict;
 
-/// A worker's knowledge of the verdict on its last training step.
+/// Whether a worker knows the verdict on its last training step (step the optimizers, or skip the step) or only assumes
+/// it.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Last {
-    /// The verdict on the last training step is known, and the step has ended with it.
+    /// The worker knows the verdict on its last training step, and has carried it out.
     Known,
-    /// The last training step has ended with an assumed verdict, because the true one has not arrived yet. The value is
-    /// the assumed verdict.
+    /// The worker has ended its last training step with an assumed verdict (the value), before the true one has
+    /// arrived.
     Assumed(Verdict),
-    /// The true verdict on the last training step differs from the assumed one. The value is the true verdict. The work
-    /// on the following step is discarded. If the last step has ended with the assumed verdict, it is rolled back and
-    /// ended again with the true one.
+    /// The true verdict on the worker's last training step (the value) differs from the assumed one, so work on the
+    /// following step is discarded. If the worker has acted on the assumed verdict, it rolls its last step back and
+    /// ends it again with the true verdict.
     Mispredicted(Verdict),
 }

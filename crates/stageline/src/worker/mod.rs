@@ -1,25 +1,26 @@
-//! Workers: a [`Worker`] is one thread that interprets its row of the plan (its list of instructions) for the stages
-//! that are placed on it.
+//! Workers: a [`Worker`] is one thread that executes its list of instructions in the plan, for the stages that are
+//! placed on it.
 //!
 //! Input: commands from the caller, and verdicts (whether all stages step their optimizers or skip the step). Output:
 //! the outcome (losses, gradient norms) and the report of every stage, the recorded events, and copies of states and
 //! modules. This folder owns the loop of a worker thread: it receives a command, executes each instruction on the
-//! runner of the instruction's stage, measures and records each activity, and ends the step at the flush. It catches
-//! panics and raises them on the stop signal. A worker must not know how a plan was generated, or which tensors a
-//! runner computes.
+//! runner of the instruction's stage, records each activity, and ends the step at the flush. It catches panics and
+//! reports them through the stop signal. A worker must not know how a plan was generated, or which tensors a runner
+//! computes.
 //!
-//! The worker reads only the stage and the micro-batch of an instruction; the runner of that stage matches on it and
-//! performs it. For each piece of work, such as an instruction, the worker calls one method of a runner. In its diary
-//! it records an event, with the time waited and the readings of its gauges. This file also spawns the thread
-//! (`Started`), with its pool of threads that compute on the CPU and its meter of allocated memory.
+//! For each piece of work, such as an instruction, the worker calls one method of the stage's runner. Of an
+//! instruction, it reads only the stage and the micro-batch; the runner matches on the instruction and executes it. The
+//! worker records each piece of work as an event in its `Diary`, with the time spent waiting and the allocated memory,
+//! as measured by its `Gauges`. This file also spawns the worker's thread (`Started`), with its thread pool for
+//! computations on the CPU and its `Meter`, which tracks allocated host memory.
 //!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
 //!   step of every stage.
-//! - `messages`: the commands (`Command`, `Run`), requests (`Asked`, with the plan and the pass) and replies
-//!   (`Stepped`, `Recorded`) between the caller and the workers, and their channels (`WorkerChannels`, `ReplySenders`).
-//! - `last_verdict`: a worker's knowledge of the verdict on its last step (`Last`): known, assumed or mispredicted.
-//! - `speculate`: speculative steps, which are made before their verdict, with the poll for a verdict, commit, rollback
-//!   and misprediction.
+//! - `messages`: the commands (`Command`, `Run`), requests (`Asked`, with the plan) and replies (`Stepped`, `Recorded`)
+//!   between the caller and the workers, and their channels (`WorkerChannels`, `ReplySenders`).
+//! - `last_verdict`: whether the verdict on a worker's last step is known, assumed or mispredicted (`Last`).
+//! - `speculate`: speculative steps, whose optimizer step is made before the verdict is known: polling for the verdict,
+//!   commit, rollback and misprediction.
 //! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;
@@ -58,11 +59,11 @@ use stageline_nn::failed_layer;
 use stageline_nn::kernels::prepare_thread;
 
 pub(crate) struct Started {
-    /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
-    /// their modules.
+    /// The handle of the worker's thread. Joining it returns the runners of the worker's stages, which contain the
+    /// modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size in bytes of the buffers for matrix products that each of the worker's CPU threads keeps in host memory.
-    /// 0 if the size is not measured.
+    /// Size in bytes of the matrix-product buffers that each of the worker's CPU threads keeps in host memory; 0 if the
+    /// size is not measured.
     pub(crate) product_buffers: u64,
 }
 
@@ -70,8 +71,8 @@ pub(crate) struct Started {
 /// its channels to the caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
-    /// The index of the worker within its replica, counted from 0. The plan's list of instructions for the worker has
-    /// the same index.
+    /// Zero-based index of the worker within its data-parallel replica. It is also the index of the worker's list of
+    /// instructions in the plan.
     pub(super) index: usize,
     /// The runners of the worker's stages. A runner contains a stage's module, and executes the instructions for this
     /// stage, such as a forward pass.
@@ -80,10 +81,11 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the worker's last training step, counted from 0, if its own stages have made the step but other
-    /// stages may not have. `None` if there is no such step.
+    /// Zero-based number of the worker's last training step, while it may still have to be rolled back because other
+    /// stages may not have completed it. `None` if there is no such step.
     pub(super) uncommitted: Option<usize>,
-    /// The worker's knowledge of the verdict on its last training step.
+    /// Whether the verdict on the worker's last training step (step the optimizers, or skip) is known, only assumed, or
+    /// was mispredicted.
     pub(super) last: Last,
 }
 
@@ -110,9 +112,9 @@ impl Worker {
         }
     }
 
-    /// Starts the worker's thread, which is named after the worker's first stage. It is also the first of a pool of
-    /// `cores` threads that compute on the CPU for this worker. It ends when the caller drops the command channel, or
-    /// when the pipeline stops.
+    /// Starts the worker's thread, which is named after the worker's first stage. The thread also belongs to a new pool
+    /// of `cores` threads that compute on the CPU for this worker. The thread ends when the caller drops the command
+    /// channel, or when the pipeline stops.
     ///
     /// # Errors
     /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its thread
@@ -155,7 +157,7 @@ impl Worker {
     }
 
     /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.
-    /// Then makes the worker's last training step final if all stages have made it, and otherwise rolls it back.
+    /// Finally makes the worker's last training step final if all stages have completed it; otherwise rolls it back.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -182,10 +184,12 @@ impl Worker {
     }
 
     /// Stops all workers because of `failure`, an error or panic of one of this worker's stages. The stop signal is
-    /// sent before the failure is logged. Logging may run the user's code, a tracing subscriber, which may panic.
+    /// sent before the failure is logged, because logging may run the user's code (a tracing subscriber), which may
+    /// panic.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
-        // A backward runs layers too, if it recomputes them, but outside the sequence of the whole stage.
+        // The layer is known only for a forward pass. A backward pass with recomputation runs layers too, but not as a
+        // sequence of the whole stage, so their paths would be wrong.
         let is_forward =
             matches!(activity, Activity::Instruction(Instruction::Compute(Action { compute: Compute::Forward, .. })));
         let layer = failed_layer().filter(|_| is_forward);
@@ -209,13 +213,13 @@ impl Worker {
                 self.settle()?;
             }
         }
-        // From here until the next command, the worker waits for the caller.
+        // Until the next command, the worker waits for the caller.
         self.diary.enter(self.diary.stage, Activity::Idle);
         Ok(())
     }
 
     /// Commits the worker's last training step (makes it final), and sends the caller a copy of each of the worker's
-    /// stages. `copy` copies one stage, and `replies` selects the channel for the copies.
+    /// stages, for a checkpoint or snapshot. `copy` copies one stage, and `replies` selects the channel for the copies.
     fn send_copies<T>(
         &mut self,
         during: During,
@@ -225,8 +229,7 @@ impl Worker {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
         for runner in &self.runners {
-            // Each copy is reported to the watchdog as an activity of its own, so that it does not take many copies for
-            // a stall.
+            // Each copy is a separate activity for the watchdog, so that making many copies does not look like a stall.
             self.diary.open(during, Instant::now(), Vec::new());
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
@@ -235,17 +238,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one pass over a batch, such as a step, on this worker's stages: begins the pass, executes this worker's
-    /// instructions of the plan, and ends the pass. Only a training pass can end with an optimizer step. A training
-    /// pass that began before the verdict on the previous step is discarded without an optimizer step if this verdict
-    /// differs from the assumed one.
+    /// Runs one step, evaluation or inference on this worker's stages: executes this worker's instructions of the plan,
+    /// and in a training step also the optimizer step. If a training step began before the verdict on the previous step
+    /// was known, and this verdict differs from the assumed one, the training step is discarded.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
         self.waits.take();
         self.diary.open(during, began, events);
         if !behind {
-            // The caller sends such a command only when all stages have made the last step.
+            // Unless the step began `behind` an unknown verdict, the caller sends the command only after all stages
+            // have completed the last step.
             self.commit();
         }
         for runner in &mut self.runners {
@@ -299,15 +302,15 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the index of a worker's first stage, given the runners of its stages. Without stages,
-/// returns replica 0 and stage 0.
+/// Returns the replica and the stage index of a worker's first stage; `runners` are the worker's stages. Returns
+/// replica 0 and stage 0 if there are none.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> ReplicaStage {
     let first = ReplicaStage { replica: Replica::default(), stage: 0 };
     runners.first().map_or(first, |runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() })
 }
 
-/// Returns the largest number of events (timed computations, transfers and waits) that a worker with `stages` stages
-/// records in one step.
+/// Returns the largest number of events (timed computations, transfers and waits) that a worker records in one step,
+/// for allocating their list. `worker` is the worker's index in `plan`, and `stages` is its number of stages.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

@@ -1,9 +1,9 @@
 //! Speculative steps: a worker's stages step their optimizers before the common verdict (step, or skip the step) is
-//! known. They roll back if it differs from the verdict that they assumed.
+//! known, and roll back if this verdict differs from the assumed one.
 //!
-//! A step is committed when the verdict equals the assumed verdict, or when the caller's next command shows that all
-//! stages have made the step. After a misprediction the step is rolled back and ended again as the verdict says
-//! (stepped or skipped), and work on the following step is discarded.
+//! A step is committed when its verdict equals the assumed verdict, or when the caller's next command shows that all
+//! stages have completed the step. After a misprediction the step is rolled back and ended again with the true verdict,
+//! and work on the following step is discarded.
 
 use stageline_schedule::Activity;
 
@@ -16,8 +16,9 @@ use crate::update::flush::Verdict;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Commits the worker's last training step, which all stages have made. Drops the state from before the step. Runs
-    /// the updates that the step's forward passes registered with `after_step`, such as new running statistics.
+    /// Makes the worker's last training step final, after all stages have completed it: drops the state from before the
+    /// step, and runs the updates that the step's forward passes registered with `after_step`, such as new running
+    /// statistics.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -25,20 +26,19 @@ impl Worker {
         }
     }
 
-    /// Rolls back the worker's last training step, which not all stages have made. Also discards, without running them,
-    /// the updates (such as new running statistics) that forward passes of the following step registered with
-    /// `after_step`.
+    /// Rolls back the worker's last training step, because not all stages have completed it or it ended with a wrong
+    /// verdict. Also discards the updates (such as new running statistics) that forward passes of the following step
+    /// registered with `after_step`.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// Makes sure that the worker's last step has ended with the true verdict, which says whether all stages step their
-    /// optimizers and by which factor gradients are clipped. If the step has ended with an assumed verdict, receives the
-    /// true one. If the two differ, the step is rolled back and ended again with the true verdict.
+    /// Ensures that the worker's last step has ended with the true verdict, which says whether all stages step their
+    /// optimizers and how gradients are clipped. After an assumed verdict, waits for the true one. If the two differ,
+    /// rolls the step back and ends it again with the true verdict.
     ///
-    /// Returns true if the work on the following step is kept, because the verdict was as assumed or was already known.
-    /// Returns false if this work is discarded, because the true verdict differs from the assumed one.
+    /// Returns false if the two differ, so that the work on the following step is discarded, and true otherwise.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;
@@ -59,8 +59,9 @@ impl Worker {
         }
     }
 
-    /// Receives the true verdict on the worker's last step if it has arrived, without waiting. If it equals the assumed
-    /// one, the step is committed at once, which frees the copies of the state from before that step.
+    /// Receives the true verdict (step the optimizers, or skip) on the worker's last step if it has already arrived;
+    /// does not wait. If it equals the assumed verdict, commits the step immediately, which frees the copies of the
+    /// state from before that step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
@@ -73,8 +74,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the true verdict on the worker's last step with the assumed one. Commits the step if they are equal.
-    /// Otherwise marks the step, so that it is rolled back later.
+    /// Compares the true `verdict` on the worker's last step (step the optimizers, or skip) with the assumed one.
+    /// Commits the step if they are equal, and otherwise marks it to be rolled back later.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

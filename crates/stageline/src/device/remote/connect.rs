@@ -1,6 +1,5 @@
-//! Connects to devices of other hosts. Each device has one session for its computations, and further sessions for
-//! transfers, which are opened when they are first needed. A session is a queue of requests to one device, which the
-//! server executes in order.
+//! Connects to devices of other hosts. A session is a queue of requests to one device, which the server executes in
+//! order. Each device has one session for its computations, and further sessions for transfers, opened on first use.
 //!
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
 //! program.
@@ -23,23 +22,23 @@ use super::name::{HostName, Reach, RemoteName};
 use super::token::Token;
 use super::with_time_limit::Pending;
 
-/// The time limit for connecting a device. It is longer than the 20 to 30 s after which the network may report that a
-/// host is unreachable.
+/// The time limit (40 s) for connecting a device of another host. It is longer than the 20 to 30 s after which the
+/// network may report that a host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// The time limit for telling the servers of earlier devices about a new one, for all of them together. Within
-/// [`PATIENCE`], it leaves time for the new device itself.
+/// The time limit (10 s) for exchanging ids between a new device's server and the servers of all earlier devices. It is
+/// shorter than [`PATIENCE`], which also covers connecting the new device itself.
 const OF_INTRODUCTIONS: Duration = Duration::from_secs(10);
 
-/// Begins to connect a device of another host on a new thread. The method `finish` of the returned value waits for the
-/// device. `token` is the secret that the other host may require.
+/// Starts connecting a device of another host on a new thread. Call the returned value's `finish` to wait for the
+/// device. `token` is the secret string that the other host may require.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// Work with another host that a thread does, such as opening a connection. The result `T` is, for example, a newly
-/// connected device, or a list of new sessions to a connected device.
+/// A pending operation on another host, such as opening a connection, that runs on its own thread. The result `T` is,
+/// for example, a newly connected device, or a list of new sessions (connections) to a device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -50,8 +49,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits until the thread has opened the connection to the other host, and returns the thread's result. Returns an
-    /// error if the connection failed or took longer than [`PATIENCE`].
+    /// Waits for the operation on the other host, such as opening a connection, and returns its result. Returns an
+    /// error if the operation failed or took longer than [`PATIENCE`].
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -90,13 +89,13 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
 }
 
 /// Tells the server of a newly connected device the ids (public keys) of the servers of earlier devices, and tells
-/// those servers its id. Two servers can then exchange tensors, because each lifts its limits on unknown clients for
-/// the other. Returns an error if the new server does not accept the ids. A failure of an earlier server is only
-/// logged, because its host may belong to an earlier training.
+/// those servers the new server's id. Two servers can then exchange tensors, because each lifts its limits on unknown
+/// clients for the other. Returns an error if the new server does not accept the ids. A failure of an earlier server is
+/// only logged, because its host may belong to an earlier training run.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let Some(id) = id_of(name) else { return Ok(()) };
     let mut others = connected::all();
-    // A host with several devices is introduced once.
+    // Each host is introduced once, even if it has several devices.
     let mut seen = HashSet::from([name.host.clone()]);
     others.retain(|other| seen.insert(other.name.host.clone()));
     let ids: Vec<_> = others.iter().filter_map(|other| id_of(&other.name)).collect();
@@ -112,7 +111,8 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
         })
         .collect();
     for pending in introduced {
-        // A host of an earlier training may be gone; if it is one of this training, its own connection reports that.
+        // A host of an earlier training run may be gone, so an error is only logged. If the host belongs to this run,
+        // its own connection reports the error.
         let error = match pending.within(OF_INTRODUCTIONS) {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
@@ -123,15 +123,15 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Returns the id of an iroh server, which is its public key of 32 bytes; `None` for a WebSocket server. A WebSocket
-/// server exchanges tensors only with this host.
+/// Returns the id of an iroh server, which is its public key of 32 bytes, so that other servers can exchange tensors
+/// with it. Returns `None` for a WebSocket server, which exchanges tensors only with this host.
 fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     let HostName::Iroh { id, .. } = &name.host else { return None };
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions (connections) to a device of another host that carry one kind of tensors, such as activations.
-/// The first call opens the sessions, and returns an error if that fails.
+/// Returns the sessions (connections) to a device of another host that carry tensors of the kind `kind`, such as
+/// activations. The first call for a kind opens the sessions, and returns an error if that fails.
 pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[kind as usize];
@@ -143,30 +143,31 @@ pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], R
             Ok(session)
         };
         let opened = Opening::start(name, move || (0..kind.sessions()).map(open_one).collect()).finish();
-        // If another thread has opened the same sessions meanwhile, those are kept and these are dropped.
+        // If another thread has opened the same sessions in the meantime, its sessions are kept and the new ones are
+        // dropped.
         let _ = sessions.set(opened?);
     }
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session (a queue of requests to one device) to a device of another host. burn has one session for each
-/// credential. The credential contains `purpose`, so every purpose has a session of its own.
+/// Opens a session (a queue of requests to one device) with a device of another host. burn opens one session for each
+/// distinct credential. The credential contains the session's `purpose`, so every purpose has its own session.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session (connection) for one request to the server of a device, because a session in use may be blocked
-/// by an earlier request. `question` says what the request is for.
+/// Opens a new session (connection) with a device for a single request, because the open sessions may be blocked by
+/// earlier requests. `question` names the request's purpose in the session's credential.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Asks the server of another host whether its device `device` computes with elements of the type `dtype`. Returns
-/// `None`, without asking, if `device` belongs to this host or was not opened by its name.
+/// Asks the server of another host whether its device `device` supports the dtype `dtype`. Returns `None`, without
+/// asking, if `device` belongs to this host or was not opened by its name.
 pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, RemoteError>> {
     let connected = connected::find(device)?;
     let device = device.clone();
@@ -174,18 +175,18 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, 
     Some(Opening::start(&connected.name, move || Ok(device.supports_dtype(dtype))).finish())
 }
 
-/// Whether a device belongs to another host and was not opened by its name.
+/// Whether a device belongs to another host and was opened directly through burn, not by its Stageline name, so that
+/// its server was never asked for its kernels.
 pub(crate) fn is_unknown(device: &Device) -> bool {
     is_remote(device) && connected::find(device).is_none()
 }
 
-/// Whether a device is a GPU that the server of another host lends.
+/// Whether a device is a GPU of another host, lent by that host's server.
 pub(crate) fn is_lent_gpu(device: &Device) -> bool {
     connected::find(device).is_some_and(|connected| matches!(connected.kernels, ServedKernels::Gpu { .. }))
 }
 
-/// Converts the host in a device's name to burn's type of an address (`RemoteHost`). The error says which part of the
-/// name is wrong.
+/// Converts the host in the device name `name` to burn's address type. The error says which part of the name is wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),
@@ -217,7 +218,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session (connection to a device) to a [`RemoteError`], whose message has a
+/// Converts burn's error from opening a session (a connection to a device) to a [`RemoteError`], whose message names a
 /// remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();

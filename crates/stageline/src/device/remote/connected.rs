@@ -1,5 +1,5 @@
-//! The registry of devices of other hosts that this program has connected, with their sessions: open connections to
-//! these devices, each with a queue of requests.
+//! The registry of devices of other hosts that this program has connected. Each entry has the sessions with the device:
+//! open connections, each with a queue of requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,37 +12,37 @@ use super::name::RemoteName;
 use super::token::Token;
 use stageline_nn::kernels::remote::ServedKernels;
 
-/// Random numbers that identify a server's process. A restarted server has other numbers, and has lost its tensors.
+/// Random numbers that identify a server's process, so that clients notice a restart. A restarted server has new
+/// numbers, and has lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host: its name, its token, its server's process, and the sessions (connections) to it.
+/// A connected device of another host: its name, its token, its server's process, and its sessions (connections).
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) kernels: ServedKernels,
-    /// Random numbers that identify the process of the device's server, as it was at the time of the connection. A
-    /// restarted server has other numbers.
+    /// Random numbers that identified the server's process when the device was connected. If the server has other
+    /// numbers later, it was restarted.
     pub(super) process: Process,
-    /// The session (connection) for liveness checks of the device's server; `None` before the first check.
+    /// The session (connection) for checking that the device's server is alive; `None` before the first check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// The sessions (connections) that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The
-    /// sessions for a kind are opened when the first tensor of that kind is transferred.
+    /// The sessions (connections) that carry tensors to and from the device, for each kind of tensors ([`Lane`]). A
+    /// kind's sessions are opened when its first tensor is transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of tensors that a session (a queue of requests to one device) carries.
+/// The kind of tensors that a session (a queue of requests to one device) carries. Each kind has its own sessions.
 ///
-/// A server executes the requests of one session one after the other, and a session that waits for a tensor does
-/// nothing else. So tensors are transferred in separate sessions that run no kernels.
+/// A server executes the requests of one session one after another, and a session that waits for a tensor executes
+/// nothing else. Tensors are therefore transferred in separate sessions that run no kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// A session of this kind carries the activations that the device receives from the previous stage.
+    /// Carries the activations that the device receives from the previous stage.
     Activations,
-    /// A session of this kind carries the gradients that the device receives from the next stage.
+    /// Carries the gradients that the device receives from the next stage.
     Gradients,
-    /// A session of this kind carries the tensors that the device sends to this host, which may forward them to another
-    /// host.
+    /// Carries the tensors that the device sends to this host, which may forward them to another host.
     Outgoing,
 }
 
@@ -51,8 +51,8 @@ impl Lane {
     /// use the sessions in turn.
     ///
     /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
-    /// one requests a tensor while another tensor is in flight in the other. A schedule that starts micro-batches
-    /// early, such as eager 1F1B, can thus hide the latency of the network.
+    /// the next tensor is requested in one session while the previous one is in flight in the other. A schedule that
+    /// starts micro-batches early, such as eager 1F1B, can thus hide the network latency.
     pub(super) fn sessions(self) -> usize {
         match self {
             Self::Activations | Self::Gradients => 2,
@@ -78,7 +78,7 @@ pub(super) fn all() -> Vec<Arc<Connected>> {
     CONNECTED.read().clone()
 }
 
-/// Converts a device of another host to burn's type for such devices. Returns `None` if `device` belongs to this host.
+/// Converts `device` to burn's type for devices of other hosts. Returns `None` if it belongs to this host.
 pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Remote(remote) => Some(remote.clone()),
@@ -86,9 +86,9 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Returns the registered entry of a device of another host, with its connections. burn represents each connection to a
-/// device as a burn device of its own, and `device` may be any of these. Returns `None` for devices of this host, and
-/// for devices of other hosts that this program has not connected by [`remember`].
+/// Looks up a device of another host in the registry of connected devices. burn represents each connection to a device
+/// as a burn device of its own, and `device` may be any of these. Returns `None` for devices of this host, and for
+/// devices of other hosts that were not registered by [`remember`].
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

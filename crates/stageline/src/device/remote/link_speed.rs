@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-/// The measured speed (latency and bandwidth) of the network between two devices. `link_speeds` measures it for each
-/// pair of neighbouring devices in a list.
+/// The measured network speed (latency and bandwidth) between two devices, as returned by `link_speeds`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
-    /// The latency of the network: the time that a tensor of one element takes from one device to the other, in one
-    /// direction.
+    /// One-way network latency between the two devices: the time that a tensor of one element takes from one to the
+    /// other.
     pub latency: Duration,
-    /// The bandwidth of the network in bytes per second, measured with a large tensor in one direction.
+    /// One-way network bandwidth between the two devices in bytes per second, measured with a large tensor.
     pub bandwidth: f64,
 }
 

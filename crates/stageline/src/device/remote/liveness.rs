@@ -1,7 +1,7 @@
-//! Liveness checks: asking a host whether its server still runs and is the same process.
+//! Liveness checks: asking another host whether its server still runs and is the same process as before.
 //!
-//! A liveness check uses its own session (connection to a device of the host). The sessions of the run may be blocked
-//! or lost while the host is alive.
+//! A liveness check uses its own session (connection to a device of the host). The sessions of the training run may be
+//! blocked or lost while the host is alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use super::greeting;
 use super::name::HostName;
 use super::with_time_limit::Pending;
 
-/// The time within which another host must answer a liveness check; a host that does not answer in this time counts as
-/// lost.
+/// The time limit (5 s) for another host to answer a liveness check. A host that exceeds it counts as lost.
 pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A liveness check in progress: a separate thread asks the server on another host whether that server is alive.
@@ -40,14 +39,15 @@ impl LivenessCheck {
     }
 }
 
-/// Checks that the server of a connected device is alive and was not restarted. The error says why the host counts as
-/// lost. The check uses the session (connection) of the previous check, or a new one if that session is lost.
+/// Checks that a connected device's server is alive and was not restarted. The error says why the host counts as lost.
+/// Reuses the previous check's session (connection), and opens a new one if that session is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
         return check_process(connected, process);
     }
-    // There was no earlier session, or it is lost; a lost session does not mean that the host is lost.
+    // There was no earlier session, or it is lost. A lost session does not mean that the host is lost, so a new one is
+    // opened.
     let session = match open_new_session(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
@@ -63,14 +63,14 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     }
 }
 
-/// Asks a server for the numbers that identify its process. `session` is an open connection to a device of the server.
-/// Returns `None` if the session is lost; burn's panics are then caught.
+/// Asks a server for the numbers that identify its process, over `session`, a connection to one of its devices. Returns
+/// `None` if the connection is lost; panics of burn are caught.
 fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-/// Returns an error if a server was restarted, because a restarted server has lost its tensors. `process` has the
-/// numbers that identify the server's process now. They are compared with those at the time of the connection.
+/// Returns an error if a server was restarted, because it has then lost its tensors. `process` has the numbers that
+/// identify the server's process at present; they are compared with those at the time of the connection.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
     let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }

@@ -72,9 +72,9 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the numbers of those devices of other hosts that do not answer within `patience`, for example because a
-/// device waits for a tensor that never arrives. Each item of `devices` has a number that the caller chose. The tensors
-/// of such a device can no longer be read.
+/// Returns the devices of other hosts that do not answer within `patience`, for example because they wait for a tensor
+/// that never arrives. Their tensors can no longer be read. `devices` gives each device an arbitrary number, and the
+/// numbers of the unresponsive devices are returned.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(devices: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;
@@ -83,7 +83,7 @@ pub(crate) fn stuck<'a>(devices: impl Iterator<Item = (usize, &'a Device)>, pati
 
     let asked = |(number, device): (usize, &Device)| {
         let device = super::connected::remote(device).map(|_| device.clone())?;
-        // Only a missing answer counts here; an error of the device shows when its parameters are read.
+        // Only a missing answer counts here; an error of the device is reported when its parameters are read.
         Some((number, Pending::start(move || device.sync().is_ok())))
     };
     let asked: Vec<_> = devices.filter_map(asked).collect();

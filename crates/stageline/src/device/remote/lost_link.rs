@@ -11,9 +11,9 @@ use super::name::HostName;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostLink {
-    /// The sending host of the broken network link, whose tensors do not arrive at the receiving host.
+    /// The sending host of the broken network link. Its tensors do not arrive at the host `to`.
     pub from: HostName,
-    /// The receiving host of the broken network link. No tensor of the sending host arrives there.
+    /// The receiving host of the broken network link. No tensor from the host `from` arrives there.
     pub to: HostName,
     /// The error message of a test transfer over the broken network link.
     pub cause: String,
@@ -26,8 +26,8 @@ impl fmt::Display for LostLink {
     }
 }
 
-/// Tests the network links between the hosts of neighbouring stages, in both directions and in parallel. Returns the
-/// broken links. `chains` lists the devices of each replica's stages in order.
+/// Tests the network links between the hosts of neighbouring stages, in both directions and in parallel, and returns
+/// the broken ones. `chains` lists, for each replica, the devices of its stages in stage order.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostLink> {
     use std::sync::Arc;
@@ -62,8 +62,8 @@ pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> V
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// Tests the network link between two devices of other hosts: moves one number from `from` to `to`, and reads it there.
-/// The test uses new sessions (connections), because those of the training may be blocked.
+/// Tests the network link between two devices of other hosts: moves a tensor of one element from `from` to `to`, and
+/// reads it there. Uses new sessions (connections), because the training run's sessions may be blocked.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

@@ -6,9 +6,9 @@
 //! computes the same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
-//! sessions (queues of requests to one device), sockets, tokens, requests for facts about servers, and time limits for
-//! answers. It must not know plans or steps, and must not decide what happens to a run whose host is lost. `pipeline`
-//! asks for lost hosts after an error or in a stall, and makes a `StepError` of them.
+//! sessions (queues of requests to one device), sockets, tokens, queries about servers, and time limits for answers. It
+//! must not know plans or steps, and must not decide what happens to a training run whose host is lost. `pipeline` asks
+//! for lost hosts after an error or in a stall, and makes a `StepError` of them.
 //!
 //! - [`RemoteName`], [`HostName`], [`Reach`] (`name`): the name of a device of another host, the address of the host,
 //!   and how a client finds it on the network. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices
@@ -28,9 +28,9 @@
 //! - `greeting`: a program's first requests to a server: for its version (`Version`, `Greeting`), for the identity of
 //!   its process (`Process`), and to accept tensors from other servers.
 //! - `route`: the route of tensors between two neighbouring stages (`Route`, `Lanes`), directly or through this host.
-//!   `moved` and `by_the_host` move one tensor so; `transfer` calls them.
+//!   `moved` and `by_the_host` move a single tensor along its route; `transfer` calls them.
 //! - `within_server`: moves tensors between two sessions with one server, inside the server.
-//! - `serve`: the server, its limits for clients without a session, and its end by a signal.
+//! - `serve`: the server, its limits for clients without a session, and its shutdown by a signal.
 
 mod error;
 mod link_speed;

@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// `iroh:<id>@https://relay.example/0`, or `ws://10.0.0.2:3000/0`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteName {
-    /// The address of the host that serves a device to this program.
+    /// The address of the host that serves the device.
     pub host: HostName,
-    /// The index of a device among the devices that its host serves, counted from 0.
+    /// Zero-based index of the device among the devices that its host serves.
     pub index: usize,
 }
 
@@ -21,7 +21,7 @@ pub enum HostName {
     Iroh {
         /// The public key of a host that serves devices, as 64 hexadecimal digits.
         id: String,
-        /// The way to find the host on the network: the public lookup service, a private relay server, or a given
+        /// How a client finds the host on the network: by the public lookup service, a private relay server, or a given
         /// address.
         by: Reach,
     },
@@ -32,7 +32,7 @@ pub enum HostName {
     },
 }
 
-/// The way to find a host on the network, given the host's public key.
+/// How a client finds a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker. If no direct

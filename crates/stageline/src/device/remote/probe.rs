@@ -12,18 +12,18 @@ use super::route::{Route, moved};
 use super::with_time_limit::Pending;
 use crate::threads::failure::Failure;
 
-/// The largest number of timed test transfers for each tensor size. The fastest transfer counts, because other work can
-/// delay a transfer.
+/// Largest number of test transfers that are timed for each tensor size. The shortest time counts, because other work
+/// can delay a transfer.
 const ROUNDS: usize = 5;
 
-/// The time limit for measuring one network link. If the measurement takes longer, it returns an error.
+/// The time limit (60 s) for measuring one network link. Exceeding it is an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time limit for starting test transfers of one tensor size: after it, no new transfer starts. On a slow network,
-/// fewer transfers than [`ROUNDS`] are therefore timed.
+/// The time limit (1 s) for starting another test transfer of the same tensor size, so that a slow network is measured
+/// with fewer than [`ROUNDS`] transfers.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the tensor (4 MB) for measuring the bandwidth of a network link.
+/// Number of f32 elements in the test tensor (4 MB) that measures a network link's bandwidth.
 const LARGE: usize = 1 << 20;
 
 /// Measures the latency and bandwidth of transfers from each device to the next one in the list, on the route that
@@ -64,8 +64,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures the latency and bandwidth of the network link between two devices. The latency is the time of moving a
-/// tensor of one element to the device `to` and reading it there, minus the time of only reading it.
+/// Measures the latency and bandwidth of the network link between two devices. The latency is the time to move a tensor
+/// of one element to `to` and read it there, minus the time to read it alone.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
@@ -74,9 +74,9 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
 }
 
-/// Returns the shortest time of up to [`ROUNDS`] test transfers. Each transfer moves a tensor of `numbers` elements
-/// from the device `from` to the device `to` and reads one element there. If the two devices are the same, it only
-/// reads. The time of a transfer starts when the tensor is complete on `from`.
+/// Returns the shortest time of up to [`ROUNDS`] test transfers: moving a tensor of `numbers` elements from the device
+/// `from` to the device `to`, and reading one element there. If both are the same device, times only the read. The
+/// clock starts when the tensor is complete on `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

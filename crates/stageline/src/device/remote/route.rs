@@ -3,7 +3,7 @@
 //!
 //! The worker of a receiving stage requests tensors in the order of its list of instructions. Over Iroh every tensor in
 //! flight has a network stream of its own. A transfer therefore never waits for a transfer that comes later in the
-//! plan, so that these requests cannot deadlock.
+//! plan, so these requests do not deadlock.
 
 use std::thread;
 
@@ -15,32 +15,32 @@ use super::error::RemoteError;
 use super::within_server;
 use crate::device::location::between_other_gpus;
 
-/// The route of tensors between two neighbouring stages, one way for activations and one for gradients. The sender
-/// moves a tensor to a device, or to a session (connection) with the server of a device. The receiver moves the tensor
-/// from there to its own device.
+/// The route of tensors between two neighbouring stages, for activations and for gradients. The sender moves a tensor
+/// to the receiver's device, or to a session (connection) with a device's server. In the latter case, the receiver
+/// moves the tensor from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The connections that carry activations, or gradients, to the neighbouring stage: its device, or several sessions
-/// with its device on another host. Successive micro-batches use them in turn, so that their transfers need not wait
-/// for each other.
+/// The destinations for the activations, or the gradients, that a stage sends to a neighbouring stage: one device, or
+/// several sessions (connections) with a device on another host. Successive micro-batches use the sessions in turn, so
+/// that their transfers need not wait for each other.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session (connection) with
-    /// its server. Micro-batches are counted from 0.
+    /// Returns the destination, a device or a session (connection), for tensors of the micro-batch with the zero-based
+    /// index `micro_batch`.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
 }
 
 impl Route {
-    /// Prepares one route for every pair of neighbouring stages, all in parallel. `devices` lists the device of each
-    /// stage, in stage order.
+    /// Prepares the routes of tensors between all pairs of neighbouring stages, in parallel. `devices` lists the device
+    /// of each stage, in stage order.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session (connection to a device of another host) cannot be opened.
@@ -58,7 +58,7 @@ impl Route {
     /// Prepares the route of tensors between the devices of two neighbouring stages.
     ///
     /// On one host, tensors go directly to the device of the other stage. Between hosts, tensors go to separate
-    /// sessions (connections to a device). A tensor in flight then delays the computation of neither stage.
+    /// sessions (connections to a device), so that a tensor in flight does not delay the computation of either stage.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session with the other host cannot be opened.
@@ -90,7 +90,8 @@ impl Route {
     }
 }
 
-/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions (connections).
+/// Whether two devices are the same GPU of another host, perhaps over two sessions (connections). A tensor that one
+/// thread hands to another on this GPU must be copied first.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
@@ -115,7 +116,7 @@ pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
 /// - One server uses WebSocket and the other Iroh, so they have no connection to each other.
 /// - The devices are two GPUs of one server. They would exchange tensors by NCCL, which can deadlock, because the plan
 ///   of the pipeline does not fix the order of these transfers.
-/// - The devices belong to other hosts, and this program has opened one of them without its name.
+/// - The devices belong to other hosts, and this program has opened one of them directly through burn, not by its name.
 pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     if between_other_gpus(from, to) {
         return true;
@@ -130,7 +131,7 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
 
         let is_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
         let [Some(from), Some(to)] = [from, to].map(find) else {
-            // The host of a device that was opened without its name is not known.
+            // The host of a device that was not opened by its name is not known.
             return is_remote(from) && is_remote(to) && from.clone().inner() != to.clone().inner();
         };
         let hosts = [&from.name.host, &to.name.host];
@@ -143,8 +144,8 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     false
 }
 
-/// Moves a tensor to another device, through this host's memory if the two devices cannot exchange it directly. The
-/// tensor must be in no autodiff graph.
+/// Moves a tensor to the device `to`, through this host's memory if the two devices cannot exchange it directly. The
+/// tensor must not be in an autodiff graph.
 pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let from = tensor.device();
     if goes_through_this_host(&from, to) {

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// The secret text that a server requires of programs that use its devices. The server and the programs are given the
-/// same text. The `Debug` output does not show the text.
+/// The secret string that a server requires of programs that use its devices. The server and the programs are given the
+/// same string. The `Debug` output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -39,7 +39,8 @@ impl Token {
         }
     }
 
-    /// Whether users other than the owner of a token file may read the file; false on systems without Unix permissions.
+    /// Whether users other than its owner can read a token file, so that the token is not secret. Always false on
+    /// systems without Unix permissions.
     #[cfg(feature = "serve")]
     pub fn others_can_read(path: &Path) -> bool {
         #[cfg(unix)]
@@ -58,7 +59,8 @@ impl Token {
     fn create(path: &Path) -> io::Result<Self> {
         use std::io::Write;
 
-        // burn's identity is a secret key, which consists of 32 random bytes and nothing else.
+        // burn's iroh identity is a secret key that consists of exactly 32 random bytes, so it can serve as a source of
+        // randomness.
         let random = burn::remote::IrohIdentity::random().to_bytes();
         let token = Self(random.iter().map(|byte| format!("{byte:02x}")).collect());
         let mut options = std::fs::OpenOptions::new();
@@ -69,8 +71,9 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential for a session (a queue of requests to one device). Its first line is the token, or empty
-    /// without a token. Its second line is the purpose of the session, unless the purpose is empty.
+    /// Returns a client's credential for opening a session (a queue of requests to one device). The first line is the
+    /// token, or empty without a token. The second line is the session's purpose `purpose`; an empty purpose is left
+    /// out.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);

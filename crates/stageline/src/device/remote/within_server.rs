@@ -1,8 +1,8 @@
 //! Moves tensors between two sessions of this program with one server, inside the server.
 //!
 //! burn 0.22 can do this as well, but names the tensors by numbers that every program counts from 0. Two programs that
-//! use one server would take each other's tensors, and a program would take the tensors of an earlier one whose
-//! sessions have not ended. Here the name of a tensor begins with random numbers of this program.
+//! use one server could take each other's tensors, and a program could take the tensors of an earlier program whose
+//! sessions have not ended. Here a tensor's name begins with random numbers that identify this program.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,15 +16,16 @@ use burn_ir::ScalarIr;
 use super::connected::{find, remote};
 use stageline_nn::kernels::remote::{ask, name};
 
-/// Random numbers that identify this program to servers.
+/// Random numbers that identify this program to servers, so that two programs that use one server cannot take each
+/// other's tensors.
 static PROGRAM: LazyLock<[u64; 2]> = LazyLock::new(|| {
     let random = burn::remote::IrohIdentity::random().to_bytes();
     let (words, _) = random.as_chunks::<8>();
     [words[0], words[1]].map(u64::from_le_bytes)
 });
 
-/// Returns the name of a session (a queue of requests to one device) for its server. The name consists of two random
-/// numbers of this program, and of the number that burn gives to the session's device in this program.
+/// Returns a session's name on the server: two random numbers that identify this program, and burn's number for the
+/// session's device in this program. A session is a queue of requests to one device.
 pub(super) fn session_name(device: &DeviceOf<Remote>) -> Vec<ScalarIr> {
     let number = u64::from(device.id().index_id);
     PROGRAM.iter().copied().chain([number]).map(ScalarIr::UInt).collect()
@@ -36,8 +37,8 @@ pub(super) fn has_both(from: &Device, to: &Device) -> bool {
     processes.is_some_and(|[from, to]| from == to) && remote(from) != remote(to)
 }
 
-/// Moves a tensor to another session (connection) with the same server, without waiting for the tensor. Panics if the
-/// tensor is in an autodiff graph or quantized. If the session of the tensor ends before the tensor is there, the
+/// Moves a tensor to `to`, another session (connection) with the same server, without waiting for the tensor. Panics if
+/// the tensor is in an autodiff graph or quantized. If the giving session ends before it has given the tensor, the
 /// server ends the session `to` as well.
 pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
@@ -64,8 +65,8 @@ pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &D
     Tensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Remote>>::from_backend(taken))
 }
 
-/// Sends the requests that burn has collected for a session (a connection to a device). The session that takes a tensor
-/// waits for the session that gives it, so burn must not hold back the requests of either until further requests come.
+/// Sends the requests that burn has buffered for a session (a connection to a device). The session that takes a tensor
+/// waits for the session that gives it, so buffered requests of either would block both.
 fn send(session: &DeviceOf<Remote>) {
     Remote::flush(session).expect("burn's flush of a remote device has no error of its own");
 }

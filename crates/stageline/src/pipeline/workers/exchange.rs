@@ -22,21 +22,22 @@ use crate::update::not_finite::Culprit;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
-    /// Runs one pass over a batch on all workers. Returns the outcomes of all stages: losses, gradient norms and counts
-    /// of summed micro-batches.
+    /// Runs one pass (a step, evaluation, ...) over a batch on all workers, with one request in `asked` for each
+    /// replica. Returns all stages' outcomes: losses, gradient norms and counts of summed micro-batches.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass.
+    /// Starts one pass (a step, evaluation, ...) without waiting for its end: sends each replica its micro-batches, and
+    /// each worker the replica's request from `asked`.
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
 
-    /// Runs an inference on `inputs` (one input for each micro-batch), and returns the last stage's outputs in the
-    /// order of the inputs.
+    /// Runs inference on `inputs` (one input for each micro-batch), and returns the last stage's outputs in the order
+    /// of the inputs.
     pub(crate) fn infer(&self, inputs: &[In], asked: Vec<Asked>) -> Result<Vec<Out>, Ended> {
         let replicas = asked.len();
         self.feed(inputs, None, asked)?;
@@ -47,8 +48,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         Ok(outputs?.into_iter().flatten().collect())
     }
 
-    /// Sends each replica its micro-batches of the inputs and the targets, and each worker the command to run the pass.
-    /// An inference has no targets.
+    /// Sends each replica its micro-batches' inputs and targets, and each worker the replica's request from `asked`.
+    /// `targets` is `None` for inference.
     fn feed(&self, inputs: &[In], targets: Option<&[Target]>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.batches.iter().zip(self.handles.chunks(self.handles.len() / self.batches.len()));
@@ -70,7 +71,7 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Sends the verdict on a step (step the optimizers, skip the step, ...) to all workers, and waits until every
+    /// Ends a step: sends its verdict (step the optimizers, skip the step, ...) to all workers, and waits until every
     /// stage has acted on it. Returns the stages' reports in the order of replicas and stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
@@ -78,9 +79,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Sends the verdict on a rehearsal to one worker after another. The next worker gets it only when all stages of
-    /// the previous worker have acted on it. So the memory of each optimizer step is measured alone, even if stages
-    /// share a GPU. `stages` has the number of stages of each worker of a replica. Returns the stages' reports in the
-    /// order of replicas and stages.
+    /// the previous worker have acted on it. So each worker's optimizer steps are measured without those of other
+    /// workers, even if stages share a GPU. `stages` has the number of stages of each worker of a replica. Returns the
+    /// stages' reports in the order of replicas and stages.
     pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::new();
         for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
@@ -98,8 +99,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step. It is needed only if no step follows. Otherwise
-    /// the workers receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step or skip). Needed only if no step follows,
+    /// because workers otherwise receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -107,8 +108,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Returns a copy of the parameters and the optimizer state of every stage of the first replica, for a checkpoint.
-    /// The copies are in the order of arrival, and each names its stage.
+    /// Returns copies of the parameters and optimizer states of the first replica's stages, for a checkpoint. They are
+    /// in the order of arrival, and each names its stage.
     pub(crate) fn copy_states(&mut self, during: During, frozen_from: FrozenFrom) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -117,7 +118,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Returns the index and a copy of the module of every stage of the first replica, in the order of arrival.
+    /// Returns the first replica's stages, each as its index and a copy of its module, in the order of arrival.
     pub(crate) fn copy_modules(&mut self, during: During) -> Result<Vec<(usize, ErasedModule)>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -126,8 +127,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.copied, 1)
     }
 
-    /// Waits for the outcome of a pass (losses, gradient norms and counts of summed micro-batches) from all stages of
-    /// the first `replicas` replicas. Returns the outcomes in the order of replicas and stages.
+    /// Waits until all stages of the first `replicas` replicas have finished a step or evaluation. Returns their
+    /// outcomes (losses, gradient norms and counts of summed micro-batches) in the order of replicas and stages.
     pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
         let mut outcomes = self.gather(&self.replies.finished, replicas)?;
         outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
@@ -175,7 +176,7 @@ fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped
 }
 
-/// The outcomes of all stages, such as losses and gradient norms, at the end of a pass over a batch.
+/// All stages' outcomes (such as losses and gradient norms) of one pass over a batch: a step, evaluation or inference.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
@@ -206,15 +207,15 @@ impl Finished {
     }
 }
 
-/// Returns the terms of a loss, given the sum of each term over the targets and the total loss weight. The mean of a
-/// term is its sum divided by its weight.
+/// Returns the loss terms of a batch, given each term's sum over the targets and the total loss weight. A term's mean
+/// is its sum divided by its weight.
 pub(crate) fn terms(sums: &[f64], weight: &Weight) -> Vec<LossTerm> {
     let means = weight.divide(sums).into_iter();
     means.zip(weight.terms()).map(|(loss, &weight)| LossTerm { loss, weight }).collect()
 }
 
-/// Returns the metrics of a batch, given their names and their sums over the targets. The value of a metric is its sum
-/// divided by the loss weight of the first term.
+/// Returns the metrics of a batch, given their names and their sums over the targets. A metric's value is its sum
+/// divided by the weight of the first loss term.
 pub(crate) fn metrics(names: &[&'static str], sums: &[f64], weight: &Weight) -> Vec<Metric> {
     names.iter().zip(sums).map(|(name, sum)| Metric { name, value: mean(*sum, weight.first()) }).collect()
 }

@@ -6,16 +6,16 @@
 //! (`WorkerHandle`), the number of workers that run (`running`), the stop signal and the watchdog. It must not decide
 //! how a step ends, and the loop of a worker thread itself is in `worker`.
 //!
-//! An operation of the caller ends early (`Ended`) because of an error in a worker, or because of an error that the
-//! caller's thread finds.
+//! A step or another request of the caller ends early (`Ended`) because of an error in a worker, or because of an error
+//! that the caller's thread finds.
 //!
 //! - `start`: starts a thread for each worker of each replica, and creates its channels (`Prepared`, `BatchChannels`).
 //! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`); computes
 //!   the expected ledgers (counts of micro-batches), and divides summed losses and metrics by their weight.
 //! - `watch`: the state from which the watchdog detects a stall (`Watch`): the current pass, its start, the longest
 //!   action.
-//! - `wait`: sends and receives that check in intervals whether any worker makes progress. `failure` computes how long
-//!   none has; here the time is compared with the limit, for a warning or an error.
+//! - `wait`: blocking sends and receives that check at intervals whether any worker makes progress. `failure` computes
+//!   how long no worker has made progress; here, this time is compared with the time limit, for a warning or an error.
 //! - `hosts`: finds out whether an error comes from a lost host, or from a broken network link between hosts.
 //! - `shutdown`: stops and joins the threads, and keeps their stages for checkpoints and trained modules.
 
@@ -45,23 +45,24 @@ use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Out, Target> {
-    /// The caller's ends of each replica's channels for batches and for the outputs of an inference.
+    /// The caller's ends of each replica's channels for batches and for outputs of inference.
     batches: Vec<BatchChannels<In, Out, Target>>,
     /// The running workers, replica by replica; empty once they have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
-    /// The stop signal that the caller and all workers share. Its first error ends every wait of the pipeline, and the
-    /// step returns this error.
+    /// The stop signal shared by the caller and all workers. Storing an error in it ends every wait of the pipeline,
+    /// and the step returns the first stored error.
     stop: Arc<Stop>,
     watch: Watch,
     /// The device of each pipeline stage, by replica and stage.
     devices: Vec<Vec<Device>>,
     /// The number of pipeline stages of each replica.
     stages: usize,
-    /// The stages of the first replica with their modules and optimizers, once their workers have ended; empty before.
+    /// The first replica's stages, with their modules and optimizers, that ended workers have returned; empty while the
+    /// workers run.
     ended: Vec<Box<dyn Runner>>,
-    /// The indices of the first replica's stages whose hosts are unreachable. The parameters and optimizer states of
-    /// these stages cannot be read.
+    /// Zero-based indices of the first replica's stages whose hosts are unreachable, so that their parameters and
+    /// optimizer states cannot be read.
     out_of_reach: Vec<usize>,
 }
 
@@ -80,14 +81,15 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal (a
-    /// step that only measures memory).
+    /// The capacity of the worker's event list, in events (timed computations, transfers and waits). It is enough for a
+    /// step and for a rehearsal (a step that only measures memory).
     events: usize,
-    /// The bytes of the buffers for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
+    /// Bytes of the matrix-product (packing) buffers that each of the worker's CPU threads retains between matrix
+    /// products; 0 if not measured.
     product_buffers: u64,
 }
 
-/// The reason why a pass of the workers over a batch, such as a step, ended early.
+/// Why a step, an evaluation or another request of the caller ended early.
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
@@ -111,8 +113,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the bytes of the buffers for matrix products that one CPU thread of a worker keeps. It is the maximum
-    /// over the workers; 0 if not measured.
+    /// Returns the bytes of the matrix-product buffers that each CPU thread of a worker retains between products: the
+    /// maximum over the workers, or 0 if not measured.
     pub(crate) fn product_buffers(&self) -> u64 {
         self.handles.iter().map(|worker| worker.product_buffers).max().unwrap_or(0)
     }

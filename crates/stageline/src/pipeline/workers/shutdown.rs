@@ -1,4 +1,5 @@
-//! Stops and joins the worker threads, and keeps their stages, from which checkpoints and trained modules are taken.
+//! Stops and joins the worker threads, and keeps their stages, so that checkpoints and trained modules can still be
+//! taken.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -14,9 +15,9 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time limit for the worker threads to end after an error. The limit is exactly this time if a host or a
-/// network link between hosts is lost. After other errors it grows with the longest action of the training (such as a
-/// backward pass). Without a watchdog there is no limit. A thread that exceeds the limit is abandoned.
+/// How long the worker threads may take to end after an error before they are abandoned. If a host or a network link
+/// between hosts is lost, the limit is exactly this value. After other errors, this is the minimum: the limit grows
+/// with the longest action so far (such as a backward pass), and there is none without a watchdog.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {
@@ -47,12 +48,12 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Gives up the stages on lost hosts (`lost`), and the stages whose devices do not answer within `patience`: their
-    /// tensors are never freed. A device may not answer because it waits for a tensor from a lost host, or over a
+    /// Leaks the stages on lost hosts (`lost`), and the stages whose devices do not answer within `patience`, instead
+    /// of freeing their tensors. A device may not answer because it waits for a tensor from a lost host, or over a
     /// broken link between hosts. `others` are the ended stages of all replicas but the first.
     ///
-    /// To free a tensor is a request to its device. If the device does not answer and its queue is full, the caller
-    /// would wait forever.
+    /// Freeing a tensor sends a request to its device. If the device does not answer and its queue is full, this would
+    /// block the caller forever.
     fn leave_behind(&mut self, lost: &[ReplicaStage], others: Vec<Box<dyn Runner>>, patience: Duration) {
         let runners: Vec<_> = std::mem::take(&mut self.ended).into_iter().chain(others).collect();
         let place = |runner: &dyn Runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() };
@@ -108,7 +109,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if the state cannot be read from a
     /// stage's device.
     pub(crate) fn states(&self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
-        // This check comes before any read, because a read from a lost host would wait for ever.
+        // This check comes before any read, because a read from a lost host would block forever.
         if let Some(&stage) = self.out_of_reach.first() {
             return Err(StepError::Lost { stage });
         }

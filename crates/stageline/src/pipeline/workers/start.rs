@@ -17,15 +17,15 @@ use crate::threads::{Receiver, Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// The caller's ends of a replica's channels for batches. Inputs go to the first stage and targets to the last stage.
-/// The outputs of an inference come from the last stage.
+/// The caller's ends of a replica's batch channels: for inputs to the first stage, targets to the last stage, and
+/// inference outputs from the last stage.
 pub(crate) struct BatchChannels<In, Out, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
     pub(crate) outputs: Receiver<Vec<Out>>,
 }
 
-/// A data-parallel replica that is assembled and whose workers have not started yet.
+/// An assembled data-parallel replica, whose workers have not started yet.
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
@@ -44,12 +44,12 @@ pub(crate) struct Replicated<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Starts the workers of all data-parallel replicas, each worker with a pool of `cores` threads that compute on the
-    /// CPU.
+    /// Starts the workers of all data-parallel replicas, each worker with a pool of `cores` CPU threads for its
+    /// kernels.
     ///
     /// # Errors
-    /// Returns [`BuildError`] if a worker's thread or its thread pool cannot be started; the threads started so far are
-    /// joined.
+    /// Returns [`BuildError`] if a worker's thread or its thread pool cannot be started; threads that have already
+    /// started are joined.
     pub(crate) fn start(
         replicas: Vec<Replicated<In, Out, Target>>,
         plan: &Checked,

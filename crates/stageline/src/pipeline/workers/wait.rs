@@ -1,4 +1,4 @@
-//! Waits for messages from and to the workers, and detects a stall of the workers while it waits.
+//! Blocking sends to and receives from the workers, which end with an error if the workers stall.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,7 @@ use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind and the start time of a pass (step, evaluation, ...) that begins now, for the watchdog and for
-    /// error messages.
+    /// Records that a step, evaluation or other request (`during`) begins now, for the watchdog and for error messages.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
@@ -25,13 +24,13 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.began
     }
 
-    /// Records the duration of an action, such as a forward, if it is the longest so far. The watchdog reports a stall
-    /// only if nothing progresses for several times the longest duration.
+    /// Records the duration of an action, such as a forward pass, if it is the longest so far. The watchdog reports a
+    /// stall only if no worker makes progress for several times this duration.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message from the workers and returns it. Returns an error if the workers stall meanwhile.
+    /// Waits for a message from the workers and returns it. Returns an error if the workers stall during this wait.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -42,8 +41,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Sends a message to a worker, after a wait if the worker's channel is full. Returns an error if the workers stall
-    /// meanwhile.
+    /// Sends a message to a worker, and blocks while the worker's channel is full. Returns an error if the workers
+    /// stall during this wait.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
@@ -65,8 +64,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         if stall.still > limit && !warned.replace(true) {
             tracing::warn!(events = %stall.to_json(), "{stall}");
         }
-        // A liveness check is cheap, so unlike the warning it does not wait for a multiple of the longest action. The
-        // intervals between checks double while all hosts answer.
+        // A liveness check is cheap, so unlike the stall warning, it is not delayed by a multiple of the longest
+        // action. The intervals between checks double while all hosts answer.
         let floors = stall.still.div_duration_f64(watchdog.floor) as u32;
         if floors.checked_ilog2() > asked.replace(floors).checked_ilog2() {
             let error = self.name_lost_hosts(StepError::Stalled(Box::new(stall)));

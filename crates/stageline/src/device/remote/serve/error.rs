@@ -11,15 +11,17 @@ use burn::server::ServeError as BurnError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The server cannot listen at its address, most often because another program uses the port.
+    /// The server cannot listen at its address, most often because another program uses the port. Choose an address of
+    /// this host and a free port.
     #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// The address where the server could not listen.
+        /// The address at which the server could not listen.
         address: SocketAddr,
         /// Why the server could not listen at the address, as an error message.
         cause: String,
     },
-    /// The server's secret key cannot be read or written.
+    /// The file with the server's secret key cannot be read or written. Name a file of 32 bytes, or a path where a new
+    /// file can be created.
     #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
     Identity {
         /// The file with the secret key of the server.
@@ -27,18 +29,18 @@ pub enum ServeError {
         /// The operating system's error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
-    /// The server refuses to start, because programs on other hosts could use its devices without a token (a shared
-    /// secret).
+    /// The server does not start, because it requires no token (a shared secret) but programs on other hosts could
+    /// reach it. Require a token, or listen on `127.0.0.1` or `[::1]` without relays.
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
          require a token"
     )]
     AnyoneElsewhere,
-    /// The server could not start, because the operating system refused a thread, a socket or a signal handler. The
+    /// The server could not start, because the operating system refused it a thread, a socket or a signal handler. The
     /// value is the operating system's error.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// The server of the library burn, which the device server uses, failed. The value is its error message.
+    /// burn's server, on which the device server is built, failed. The value is the error message of burn's server.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }

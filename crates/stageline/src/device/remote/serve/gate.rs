@@ -1,9 +1,10 @@
-//! The gate before burn's WebSocket server, which limits clients that have not yet opened a session (a queue of
-//! requests to one device).
+//! The gate: a proxy in front of burn's WebSocket server. It limits clients that have not yet opened a session (a queue
+//! of requests to one device).
 //!
-//! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place. It reads the head of the
-//! HTTP request and the first message within limits, and passes on whatever follows. burn reads nothing more before it
-//! has accepted the token. burn itself listens on a port of this host only.
+//! burn accepts messages of 1 GiB from anyone who connects. Therefore the gate listens in burn's place, and burn itself
+//! listens only on a port that other hosts cannot reach. The gate reads the head of the HTTP request and the first
+//! message within limits, and then forwards everything. After the first message, burn reads nothing more before it has
+//! accepted the token.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,27 +20,27 @@ use tokio::time::{sleep, timeout};
 
 use super::limits;
 
-/// The largest accepted size of the head of an HTTP request (its first line and its header fields), in bytes.
+/// Largest accepted size (8 KiB) of an HTTP request's head: its first line and its header fields.
 const HEAD: usize = 8 << 10;
 
-/// The time between a failure to accept a WebSocket connection and the next attempt. Such a failure happens, for
-/// example, if the process has too many open files.
+/// The time (100 ms) that the server waits after it failed to accept a WebSocket connection, for example because the
+/// process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// The TCP keepalive of a client's connection: a connection without packets is probed after 10 s, and then every 5 s
-/// until it counts as broken. A client whose host loses power or network cannot close its connection. Without probes,
+/// TCP keepalive settings for a client's connection: after 10 s without packets, a probe is sent every 5 s until the
+/// connection counts as broken. A client whose host loses power or network cannot close its connection. Without probes,
 /// the server would keep the client's sessions and their memory for ever.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
-/// The time after which a connection counts as broken if the client acknowledges none of the data sent to it
-/// (`TCP_USER_TIMEOUT`). TCP sends no keepalive probes while data is not acknowledged.
+/// The time (60 s) after which a connection counts as broken if the client acknowledges none of the data sent to it
+/// (`TCP_USER_TIMEOUT`). Needed because TCP sends no keepalive probes while data is unacknowledged.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Accepts WebSocket connections until the process ends, and forwards them to burn's server at the address `inner`. A
-/// client is refused if it has too many connections. It is also refused if it sends too much or waits too long before
-/// it opens a session.
+/// client is refused if it has too many connections, or if it sends too much or waits too long before it opens a
+/// session (a queue of requests to one device).
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -63,19 +64,22 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of open connections without a session, for each client by its IP address.
+/// Number of open connections without a session (a client's queue of requests to one device), for each client IP
+/// address. The server limits these numbers.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// A guard that counts one connection without a session. Dropping the guard ends the count of this connection.
+/// A guard that counts one connection as having no session yet. Dropping it ends the count, when the client has opened
+/// a session or is gone.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
 }
 
 impl Waiting {
-    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
-    /// or all clients together, have too many connections without a session.
+    /// Counts a new connection of a client as having no session yet, until the returned guard is dropped. Returns
+    /// `None`, so that the caller refuses the connection, if this client or all clients together have too many such
+    /// connections.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -100,8 +104,9 @@ impl Drop for Place {
     }
 }
 
-/// Forwards the connection of a WebSocket client to burn's server at the address `inner`. Limits of time and bytes hold
-/// until the client's first message is forwarded.
+/// Forwards a WebSocket client's connection to burn's server at the address `inner`. The client is subject to limits of
+/// time and bytes until its first message is forwarded. Then `place`, which counts the connection as having no session,
+/// is dropped.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -141,7 +146,7 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
 }
 
 /// Reads the head of a client's HTTP request: its first line and its header fields, up to an empty line. Returns the
-/// bytes of the head, and those that were read beyond it. Fails if the head is too long.
+/// head's bytes, and any bytes read beyond it. Fails if the head is too long.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);

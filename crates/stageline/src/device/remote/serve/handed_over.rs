@@ -1,9 +1,9 @@
-//! Tensors that one session of a program gives to another session of the same program, in the memory of this server
-//! ([`HandedOver`]).
+//! Tensors that one session of a client program gives to another session of the same program, inside this server's
+//! memory ([`HandedOver`]).
 //!
-//! A session is a client's exchange of requests with a device. burn's server executes the requests of each session in
-//! order, on a thread that belongs to the session. So the thread of the session that takes a tensor can wait for the
-//! session that gives it. The end of a thread is the end of its session.
+//! A session is a client's queue of requests to one device. burn's server executes each session's requests in order, on
+//! a thread of its own, so a session that takes a tensor can block until another session gives it. A session ends when
+//! its thread ends.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,12 +16,12 @@ use parking_lot::{Condvar, Mutex};
 type Device<B> = burn::backend::tensor::Device<B>;
 type Tensors<B> = HandleContainer<<B as BackendIr>::Handle>;
 
-/// The name of a session (a queue of requests to one device): two random numbers of the client's program, and the
-/// number of the session in this program.
+/// The name of a session (a queue of requests to one device): two random numbers that identify the client's program,
+/// and the session's number in that program.
 type SessionName = [u64; 3];
 
-/// The sessions (queues of requests to a device) of a server that give tensors to other sessions, with the tensors that
-/// are not yet taken.
+/// A server's registry of sessions (queues of requests to one device) that give tensors to other sessions, with the
+/// tensors that no session has taken yet.
 pub(super) struct HandedOver<B: BackendIr>(Mutex<HashMap<SessionName, Arc<Giver<B>>>>);
 
 /// A session (a queue of requests to one device) that gives tensors to other sessions of the same program.
@@ -30,12 +30,12 @@ struct Giver<B: BackendIr> {
     changed: Condvar,
 }
 
-/// The tensors that a session has given and that no other session has taken yet, by their numbers; `None` after the end
-/// of the session.
+/// The tensors that a session has given and that no other session has taken yet, by tensor number; `None` after the
+/// session has ended.
 type Given<B> = Option<HashMap<u64, HandleKind<B>>>;
 
-/// A guard that belongs to a thread, and ends the thread's session when the thread ends. The tensors that the session
-/// has given and nobody has taken are freed. Sessions that wait for further tensors from it end too.
+/// A guard that ends a session (a queue of requests to one device) when the session's thread ends. It frees the tensors
+/// that the session has given and no other session has taken, and ends sessions that wait for further tensors from it.
 struct EndsWithThread<B: BackendIr> {
     sessions: Arc<HandedOver<B>>,
     name: SessionName,
@@ -43,7 +43,7 @@ struct EndsWithThread<B: BackendIr> {
 }
 
 thread_local! {
-    /// The sessions (a client's queues of requests) that end with this thread.
+    /// The sessions (a client's queues of requests to one device) that this thread executes, and that end with it.
     static OF_THIS_THREAD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -52,9 +52,9 @@ impl<B: BackendIr> HandedOver<B> {
         Arc::new(Self(Mutex::default()))
     }
 
-    /// Registers the session (a queue of requests to one device) that this thread executes. Does nothing if it is
-    /// registered already: a program that opens a device more than once has one session with it. `asked` is the request
-    /// of the client, with the session's name.
+    /// Registers the session (a queue of requests to one device) that this thread executes. Does nothing if the session
+    /// is registered already: a program that opens a device more than once has one session with it. `asked` is the
+    /// client's request, which contains the session's name.
     pub(super) fn join(self: &Arc<Self>, asked: &CustomOpIr) {
         let name = session_of(asked);
         let is_this = |known: &EndsWithThread<B>| known.name == name && Arc::ptr_eq(&known.sessions, self);
@@ -96,8 +96,8 @@ impl<B: BackendIr> HandedOver<B> {
         }
     }
 
-    /// Returns the session that gives the tensor, by the session's name in a client's request. Panics if this session
-    /// has not joined or has ended.
+    /// Finds the session that gives the requested tensor, by the session's name in the request `asked`. Panics if this
+    /// session has not joined or has ended.
     fn giver(&self, asked: &CustomOpIr) -> Arc<Giver<B>> {
         self.0.lock().get(&session_of(asked)).cloned().expect("the session that gives the tensor has not ended")
     }
@@ -126,7 +126,8 @@ impl<B: BackendIr> Giver<B> {
         }
     }
 
-    /// Ends the session, and returns the tensors that no other session has taken.
+    /// Ends the giving session, which wakes the sessions that wait for its tensors. Returns the tensors that no session
+    /// has taken.
     fn end(&self) -> Given<B> {
         let left = self.given.lock().take();
         self.changed.notify_all();
@@ -137,31 +138,33 @@ impl<B: BackendIr> Giver<B> {
 impl<B: BackendIr> Drop for EndsWithThread<B> {
     fn drop(&mut self) {
         let mut sessions = self.sessions.0.lock();
-        // A client may have opened the session again under the same name.
+        // A client may have opened the session again under the same name. The new session stays registered.
         if sessions.get(&self.name).is_some_and(|giver| Arc::ptr_eq(giver, &self.giver)) {
             sessions.remove(&self.name);
         }
         drop(sessions);
-        // The tensors are freed on another thread: a GPU's may need thread-locals that this thread no longer has.
+        // The tensors are freed on another thread, because freeing a GPU's tensors may need thread-locals that this
+        // thread no longer has.
         if let Some(left) = self.giver.end().filter(|left| !left.is_empty()) {
-            // Without a thread they are freed here. A panic here would end the whole server.
+            // If no thread can be started, the tensors are freed here. The error is ignored, because a panic here would
+            // end the whole server.
             let _ = std::thread::Builder::new().spawn(move || drop(left));
         }
     }
 }
 
-/// Returns the name of the giving session in a client's request.
+/// Reads the giving session's name from a client's request.
 fn session_of(asked: &CustomOpIr) -> SessionName {
     std::array::from_fn(|index| asked.scalars[index].elem())
 }
 
-/// Returns the number of the given tensor in a client's request.
+/// Reads the number of the given or taken tensor from a client's request.
 fn number_of(asked: &CustomOpIr) -> u64 {
     asked.scalars[size_of::<SessionName>() / size_of::<u64>()].elem()
 }
 
-/// Returns burn's handle of a session's tensor (of floats, integers or booleans), from which another session can
-/// register the tensor.
+/// Returns burn's handle of a session's tensor (of floats, integers or booleans), which another session can register as
+/// its own tensor.
 fn handle<B: BackendIr>(tensors: &mut Tensors<B>, tensor: &TensorIr) -> HandleKind<B> {
     let dtype = tensor.dtype;
     if dtype.is_float() {

@@ -11,8 +11,9 @@
 //! - `error`: the errors of a server (`ServeError`).
 //! - `operations`: the operations that the server runs for clients, among them the answers to their first requests.
 //! - `handed_over`: tensors that a session of a program gives to another session of the same program (`HandedOver`).
-//! - `gate`: accepts WebSocket clients, reads the head and the first frame of each, and forwards to burn's server those
-//!   that observe the limits. Counts the connections of each address that have no session yet (`Waiting`, `Place`).
+//! - `gate`: accepts WebSocket clients, reads the head and the first message of each, and forwards to burn's server
+//!   those that observe the limits. Counts the connections of each address that have no session yet (`Waiting`,
+//!   `Place`).
 //! - `peers`: the limits for iroh clients and other servers (`Guarded`), and the admitted ones, whose limits are lifted
 //!   (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
@@ -45,31 +46,31 @@ use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::token::Token;
 
-/// The policy by which a device server accepts clients: only those with a token, or all clients on this host. It is an
-/// argument of [`Server::bind`].
+/// Which clients a device server accepts: only those with a token, or all clients on this host. It is an argument of
+/// [`Server::bind`].
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// The server accepts only clients that present this token, a secret text.
+    /// Accept only clients that present this token, a secret string.
     Token(Token),
-    /// The server accepts every client that can reach it, without a token. [`Server::bind`] returns an error if
-    /// programs on other hosts can reach the address.
+    /// Accept every client that can reach the server, without a token. [`Server::bind`] returns an error if these could
+    /// be programs on other hosts.
     AnyoneHere,
 }
 
-/// The transport (iroh or WebSocket) and the address of a device server, where it listens for clients.
+/// Where a device server listens for clients: its transport (iroh or WebSocket) and its address.
 #[derive(Clone, Debug)]
 pub enum Listen {
-    /// The server listens for iroh connections, which are authenticated and encrypted.
+    /// Listen for iroh connections, which are authenticated and encrypted.
     Iroh {
-        /// The file with the server's secret key; it is created if it does not exist.
+        /// The path of the server's secret key file; the file is created if it does not exist.
         identity: PathBuf,
-        /// The iroh relay servers (public, private or none) through which clients find and reach the server.
+        /// The iroh relay servers (public, private or none) that help clients find and reach the server.
         relays: IrohRelays,
         /// The UDP address where the server listens for iroh connections; port 0 selects a free port.
         address: SocketAddr,
     },
-    /// The server listens for WebSocket connections, which are neither authenticated nor encrypted. Use it on trusted
-    /// networks only.
+    /// Listen for WebSocket connections, which are neither authenticated nor encrypted. Use this on trusted networks
+    /// only.
     WebSocket {
         /// The TCP address where the server listens for WebSocket connections; port 0 selects a free port.
         address: SocketAddr,
@@ -96,17 +97,16 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The bound socket of a server, where clients connect: an iroh endpoint and its relays, or a listener for WebSocket
-/// connections.
+/// The server's bound socket: an iroh endpoint with its relays, or a listener for WebSocket connections.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
     WebSocket(TcpListener),
 }
 
 impl Server {
-    /// Creates a server for the devices `devices` and binds its address. Clients can connect now, and are answered when
-    /// [`serve`](Self::serve) is called. On Unix, Ctrl-C and `SIGTERM` from now on end the call of `serve` instead of
-    /// the process.
+    /// Creates a server for the devices `devices` and binds its address. Clients can connect immediately, but are only
+    /// answered once [`serve`](Self::serve) is called. On Unix, this function also makes Ctrl-C and `SIGTERM` end the
+    /// call of `serve` instead of the process.
     ///
     /// # Errors
     /// Returns [`ServeError`] in these cases:
@@ -137,8 +137,8 @@ impl Server {
         Ok(Self { runtime, server, bound, peers, ends })
     }
 
-    /// Returns the addresses under which other hosts reach this server, such as `ws://10.0.0.2:3000`. The name of a
-    /// device is such an address, `/`, and the device's index, counted from 0.
+    /// Returns this server's addresses for other hosts, such as `ws://10.0.0.2:3000`. A device's name is such an
+    /// address followed by `/` and the device's zero-based index, such as `ws://10.0.0.2:3000/0`.
     ///
     /// There is usually one address; an iroh server without relays has one for each of its sockets. If the server
     /// listens on all addresses of this host (such as 0.0.0.0), the result contains this host's address on the default
@@ -188,7 +188,7 @@ impl Server {
                         Err(ServeError::Burn("its connection to the network closed".to_owned()))
                     };
                     let served = ends.or(closed).await;
-                    // The shutdown closes all connections, so that clients notice the end at once.
+                    // The shutdown closes all connections, so that clients notice the end immediately.
                     if let Err(error) = router.shutdown().await {
                         tracing::warn!(%error, "the server did not shut down cleanly");
                     }
@@ -207,8 +207,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Returns the server's address as other hosts can use it. An unspecified address, such as 0.0.0.0, is replaced by this
-/// host's address on the route to other networks.
+/// Returns the server's address `address` in a form that other hosts can use. An unspecified address, such as 0.0.0.0,
+/// is replaced by this host's address on the route to other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
@@ -227,8 +227,8 @@ fn from_elsewhere(address: SocketAddr) -> String {
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
-/// Creates the iroh endpoint of the server (its socket for QUIC connections) at `address`. Every new connection has a
-/// limit on its streams.
+/// Creates the server's iroh endpoint (its socket for QUIC connections) at `address`, with the secret key `key`. Every
+/// new connection has a limit on its number of streams.
 async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
@@ -253,8 +253,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for the devices `devices`. Adds Stageline's own kernels, and the answers to clients' requests
-/// about the server.
+/// Creates burn's server for the devices `devices`, with Stageline's own kernels and the answers to clients' requests
+/// about the server. `peers` receives the iroh servers that clients introduce.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -268,9 +268,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Adds a check to the server: a client that opens a session (a queue of requests to one device) must present the
-/// token, if `admission` requires one. An iroh client that passes the check is admitted to `peers`, which lifts its
-/// limits.
+/// Adds client authorisation to `server`. If `admission` requires a token, a client must present it to open a session
+/// (a queue of requests to one device). An authorised iroh client is added to `peers`, which lifts its limits.
 ///
 /// The token is the first line of the client's credential. The second line says what the session is for, and is not
 /// checked.

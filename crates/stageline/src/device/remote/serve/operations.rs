@@ -13,10 +13,12 @@ use super::peers::Peers;
 use stageline_nn::kernels::remote::serve::{Served, operations};
 use stageline_nn::kernels::remote::{ID_WORDS, name};
 
-/// Returns the operations of a server with devices of the backend `B`. They are Stageline's own kernels, the answers to
-/// a client's first requests, and the moves of tensors between the sessions of a client. A first request asks for the
-/// server's greeting (its version and kernels) or for the numbers that identify its process, or introduces other
-/// servers to it.
+/// Returns the operations of a server with devices of the backend `B`:
+///
+/// - Stageline's own kernels.
+/// - The answers to a client's first requests, which ask for the server's greeting (its version and kernels), ask for
+///   the numbers that identify its process, or introduce other servers to it.
+/// - The moves of tensors between a client's sessions.
 pub(super) fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = operations(CustomOpRegistry::new());
     operations.register(name::HELLO, |tensors, asked, device| {
@@ -38,7 +40,8 @@ pub(super) fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<
     operations
 }
 
-/// Adds the operations that move tensors from one session (queue of requests) of a client to another.
+/// Registers the operations that move tensors from one session (a queue of requests to one device) of a client to
+/// another, inside the server.
 fn hand_over<B: Served>(operations: &mut CustomOpRegistry<B>) {
     let handed_over = HandedOver::<B>::new();
     let sessions = Arc::clone(&handed_over);
@@ -52,8 +55,8 @@ fn hand_over<B: Served>(operations: &mut CustomOpRegistry<B>) {
     operations.register(name::TAKE, move |tensors, asked, device| handed_over.take(tensors, asked, device));
 }
 
-/// Decodes the ids (public keys) of servers from the integers that a client has sent to this server. These are the
-/// other servers of the client's run, which may exchange tensors with this server. Invalid ids are left out.
+/// Decodes the ids (public keys) of the client's other servers, which may exchange tensors with this server, from the
+/// integers in the client's request. Invalid ids are left out.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();

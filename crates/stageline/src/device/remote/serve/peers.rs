@@ -17,18 +17,18 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of QUIC streams that an admitted peer may have open at once. Every session (queue of requests to a
-/// device) and every tensor in flight needs a stream.
+/// Largest number of QUIC streams that an admitted peer may have open at the same time. Every session (queue of
+/// requests to one device) and every tensor in flight needs a stream.
 const STREAMS: u32 = 4096;
 
-/// The interval between two checks of the connections of peers that are not admitted. A check looks at how long a
-/// connection has been open, and how many bytes the peer has sent.
+/// The interval (100 ms) between two checks of a connection whose peer is not admitted: whether it has been open too
+/// long, or the peer has sent too many bytes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The QUIC error code of a connection that the server refuses and closes.
+/// The QUIC error code for closing a connection that the server refuses.
 const REFUSED: u32 = 1;
 
-/// A record of the peers of an iroh server: which peers the server has admitted, and the open connections of all peers.
+/// An iroh server's peers (clients and other servers): which of them are admitted, and the open connections of all.
 /// Peers that are not admitted have low limits.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer. The peer may then open many streams, send any number of bytes, and stay connected. This also
-    /// holds for connections of the peer that are open already.
+    /// Admits a peer (a client or another server): lifts its limits, so that it may open many streams, send any number
+    /// of bytes, and stay connected. This also holds for connections of the peer that are already open.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -56,8 +56,8 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer and returns true. Returns false if the connection must be refused. This is
-    /// so if a peer that is not admitted, or all such peers together, have too many open connections.
+    /// Registers a new connection of a peer and returns true. Returns false, so that the caller refuses the connection,
+    /// if a peer that is not admitted, or all such peers together, have too many open connections.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -86,8 +86,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection breaks a limit for peers that are not admitted: it stays open too long, or sends too
-    /// many bytes. Returns a message about this limit. For an admitted peer, the wait never ends.
+    /// Waits until a connection exceeds a limit for peers that are not admitted (time or bytes), and returns a message
+    /// about this limit. Never returns for an admitted peer.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -104,9 +104,9 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections. It closes a connection of a peer that is not admitted if this
-/// peer, or all such peers together, have too many connections. It also closes one that stays open too long or carries
-/// too many bytes.
+/// A wrapper around burn's handler of iroh connections that enforces the limits on peers that are not admitted. It
+/// closes a connection of such a peer if this peer, or all such peers together, have too many connections. It also
+/// closes a connection that stays open too long or carries too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -191,8 +191,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a server for a test. It refuses peers that exceed the limits before they are admitted. Its secret key
-    /// consists of the byte `key`. Also returns the server's peers and its address.
+    /// Starts a test server that refuses peers exceeding the limits for peers that are not admitted. The server's
+    /// secret key is the byte `key` repeated 32 times. Also returns the server's peers and its address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);

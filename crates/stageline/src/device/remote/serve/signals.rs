@@ -5,8 +5,8 @@ use std::io;
 
 use super::error::ServeError;
 
-/// The receivers of the signals Ctrl-C and `SIGTERM`, which ask a server's process to end. The process catches these
-/// signals as soon as a value of this type exists.
+/// Receivers for the signals Ctrl-C and `SIGTERM`, which end a server. Once the first value of this type exists, these
+/// signals no longer kill the process; they are delivered to the receivers instead.
 #[cfg(unix)]
 pub(super) struct EndSignals([tokio::signal::unix::Signal; 2]);
 
@@ -17,8 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits for the future `served`, which runs the server, and returns its result. If Ctrl-C or `SIGTERM` arrives
-    /// first, returns `Ok`.
+    /// Runs the server, which is the future `served`, until it ends, and returns its result. If Ctrl-C or `SIGTERM`
+    /// arrives first, returns `Ok`.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
