@@ -9,8 +9,8 @@ use crate::output::print;
 use crate::plan_flags::read_plan;
 
 /// Checks that a plan is complete, in order, free of deadlock and within a limit of live micro-batches. A micro-batch
-/// is live from its forward to the end of its backward. A rejected plan is an error that names the stage and the
-/// action, and shows the plan around it.
+/// is live from its forward pass to the end of its backward pass. For a rejected plan, the error names the stage and
+/// the action, and shows the plan around it.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// CSV file of the plan, as written by `plan --csv` or PyTorch; `-` reads the standard input
@@ -19,8 +19,8 @@ pub(crate) struct Flags {
     /// takes the tensor
     #[arg(long, default_value_t = 1)]
     capacity: usize,
-    /// Limit of live micro-batches on a worker, counted over all its stages. A micro-batch is live from its forward to
-    /// the end of its backward
+    /// Limit of live micro-batches on a worker, counted over all its stages. A micro-batch is live from its forward
+    /// pass to the end of its backward pass
     #[arg(long)]
     live: Option<usize>,
 }

@@ -1,5 +1,5 @@
-//! The flags for the costs of stages ([`CostFlags`]) and for their memory ([`MemoryFlags`]), which several subcommands
-//! share.
+//! The command-line flags for the costs of stages ([`CostFlags`]) and for their memory ([`MemoryFlags`]), which several
+//! subcommands share.
 
 use std::collections::BTreeSet;
 
@@ -7,33 +7,34 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Transfers};
 
-/// The flags for the costs of stages. Each cost is a comma-separated list for P workers, each with V stages (chunks):
+/// The command-line flags for the costs of stages, such as forward times. Each cost is a comma-separated list for P
+/// workers with V stages (chunks) each:
 ///
-/// - One entry is the total of each worker, and is divided evenly among the worker's stages.
-/// - P x V entries are the costs of the stages, in order.
+/// - One entry is each worker's total, which is divided evenly among the worker's stages.
+/// - P x V entries are the costs of all stages, in order.
 /// - P entries are the totals of groups of V consecutive stages. Each is divided evenly among its group.
 ///
-/// The times of transfers are not divided. In a list of P entries, `--transfer` has the latency of the tensors that
-/// each worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
+/// Transfer times are not divided. In a list of P entries, `--transfer` has the latency of the tensors that each worker
+/// sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
 #[derive(Args)]
 pub(crate) struct CostFlags {
-    /// Time of the forward of one micro-batch on a worker, in ms, which is divided evenly among the worker's stages. A
-    /// comma-separated list has one time for each stage, or P times, each the total of V consecutive stages
+    /// Time of the forward pass of one micro-batch on a worker, in ms, which is divided evenly among the worker's
+    /// stages. A comma-separated list has one time for each stage, or P times, each the total of V consecutive stages
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     forward: Vec<f64>,
-    /// Time of the input-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
+    /// Time of the input-gradient half of the backward pass of one micro-batch on a worker, in ms, or a list as for
     /// --forward [default: 1, or half of --backward]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     input_grad: Vec<f64>,
-    /// Time of the weight-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
+    /// Time of the weight-gradient half of the backward pass of one micro-batch on a worker, in ms, or a list as for
     /// --forward [default: 1, or half of --backward]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
-    /// Time of the whole backward of one micro-batch on a worker, in ms, or a list as for --forward [default: the sum
-    /// of --input-grad and --weight-grad]
+    /// Time of the whole backward pass of one micro-batch on a worker, in ms, or a list as for --forward [default: the
+    /// sum of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     backward: Vec<f64>,
@@ -63,17 +64,17 @@ pub(crate) struct CostFlags {
     serialised: bool,
 }
 
-/// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list for P workers,
-/// each with V stages (chunks). It has one total of each worker, P x V sizes of the stages, or P totals of groups of V
-/// consecutive stages. Totals are divided evenly among the stages.
+/// The command-line flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list for
+/// P workers with V stages (chunks) each. It has one entry (each worker's total), P x V entries (one for each stage),
+/// or P entries (totals of groups of V consecutive stages). Totals are divided evenly among the stages.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// Bytes of activations that a worker keeps for one micro-batch, from its forward to its backward, or a list as for
-    /// --forward
+    /// Bytes of activations that a worker retains for one micro-batch, from its forward pass to its backward pass, or a
+    /// list as for --forward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     memory_per_forward: Vec<f64>,
-    /// Bytes of --memory-per-forward that a worker still keeps for a micro-batch between its input gradient and its
+    /// Bytes of --memory-per-forward that a worker still retains for a micro-batch between its input gradient and its
     /// weight gradient, or a list as for --forward [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     #[arg(allow_hyphen_values = true)]
@@ -85,9 +86,9 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forward passes,
-    /// backward passes, optimizer steps and transfers. It is an error if a flag has a wrong number of entries, or if
-    /// --backward is given with only one of --input-grad and --weight-grad.
+    /// Converts the flags to the costs of the stages in `placement`, in ms: forward passes, backward passes, optimizer
+    /// steps and transfers. Returns an error if a flag has a wrong number of entries, or if --backward is given with
+    /// only one of --input-grad and --weight-grad.
     pub(crate) fn costs(&self, placement: &Placement) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;
@@ -119,21 +120,21 @@ impl CostFlags {
         self.with_transfers(costs, placement)
     }
 
-    /// Whether the user gave a command-line flag for the times of transfers between stages.
+    /// Whether the user set the times of transfers between stages, with --transfer or --bytes.
     pub(crate) fn has_transfers(&self) -> bool {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns `costs` with the times of transfers between stages that the flags --transfer, --bytes and --bandwidth
-    /// give, in ms. If none of these flags is set, the times of transfers stay the same. In both cases, the flag
-    /// --serialised decides whether the transfers of a worker overlap.
+    /// Applies the transfer flags to `costs`: --transfer, --bytes and --bandwidth replace the times of transfers
+    /// between stages (in ms), unless all three are unset. The flag --serialised decides whether a worker's transfers
+    /// overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
         if !self.has_transfers() {
             return Ok(costs);
         }
-        // Every stage sends as much as the only stage of a worker would, so these are not divided.
+        // Every stage sends tensors of the same size as a worker's only stage would, so transfer times are not divided.
         let latencies = match self.transfer.as_slice() {
             [] => vec![0.0; placement.stages()],
             list => spread("--transfer", list, placement, Entry::Sender)?,
@@ -141,8 +142,8 @@ impl CostFlags {
         Ok(costs.with_latencies(&latencies).with_links(self.links(placement)?))
     }
 
-    /// Returns, for each stage, the time in ms for which one transfer to the next stage occupies the network link. It
-    /// is the bytes of the transfer divided by the bandwidth, or 0 if --bytes is unset.
+    /// Returns how long, in ms, one transfer from each stage to the next occupies the network link: bytes / bandwidth,
+    /// or 0 if --bytes is unset.
     fn links(&self, placement: &Placement) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -155,9 +156,8 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory of one micro-batch on each stage of a placement on workers, and the memory limit of a worker,
-    /// in bytes, as the flags give them. Without --memory-limit the limit is infinite. Returns `None` if
-    /// --memory-per-forward is unset.
+    /// Converts the flags to the memory of one micro-batch on each stage in `placement`, and a worker's memory limit,
+    /// both in bytes. The limit is infinite without --memory-limit. Returns `None` if --memory-per-forward is unset.
     pub(crate) fn memory(&self, placement: &Placement) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -174,23 +174,22 @@ impl MemoryFlags {
     }
 }
 
-/// The meaning of an entry in the list of a command-line flag for costs, if the list has P entries, one for each
-/// worker.
+/// How to apply a cost flag's list that has P entries, one for each worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// Entry i, counted from 0, is the total of the i-th group of V consecutive stages, where V is the number of stages
-    /// of each worker. It is divided evenly among the group. A list with only one entry has the total of each worker,
-    /// which is divided evenly among the worker's stages.
+    /// Divide entry i, counted from 0, evenly among the i-th group of V consecutive stages, where V is the number of
+    /// stages per worker. If the list has only one entry, this is each worker's total, which is divided evenly among
+    /// the worker's stages.
     Stage,
-    /// An entry is the value for all tensors that a worker sends to other workers. It is not divided.
+    /// Use an entry, undivided, for all tensors that one worker sends to other workers.
     Sender,
-    /// An entry is the value for the network link from a worker to the next, in both directions. It is not divided.
+    /// Use an entry, undivided, for the network link from one worker to the next, in both directions.
     Link,
 }
 
-/// Returns the value of a cost flag for each stage of `placement`. The flag's `list` has one entry for all workers, one
-/// for each stage, or one for each worker, with the meaning `entry`. The last form needs equal numbers of stages on all
-/// workers. Another length is an error.
+/// Expands the `list` of the cost flag `flag` to one value per stage of `placement`. The list has one entry in total,
+/// one per stage, or one per worker (if all workers have the same number of stages); `entry` says how the latter is
+/// applied. Any other length is an error.
 fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyhow::Result<Vec<f64>> {
     let (workers, stages) = (placement.workers(), placement.stages());
     let on = |worker: usize| placement.stages_of()[worker].len();
@@ -218,21 +217,21 @@ fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyh
     Ok((0..stages).map(value).collect())
 }
 
-/// The largest time or size that a command-line flag for costs accepts, so that sums of many such numbers stay exact.
+/// Upper limit of the times (ms), sizes (bytes) and bandwidths (GB/s) that the command-line flags for costs accept.
+/// Sums of such values over all stages and micro-batches then stay far below the largest f64.
 const MOST: f64 = 1e15;
 
-/// Parses the value of a command-line flag for a bandwidth in GB/s: a number from 10^-15 to 10^15. A division by a
-/// smaller number could overflow.
+/// Parses a command-line bandwidth in GB/s: a number from 10^-15 to 10^15. Division by a smaller number could overflow.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     within(text, 1.0 / MOST)
 }
 
-/// Parses the value of a command-line flag for a time or a size: a number from 0 to 10^15.
+/// Parses a command-line time or size: a number from 0 to 10^15.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
     within(text, 0.0)
 }
 
-/// Parses a number from `least` to 10^15.
+/// Parses a command-line number from `least` to 10^15. The error says which range is allowed.
 fn within(text: &str, least: f64) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
     if (least..=MOST).contains(&number) {

@@ -21,11 +21,12 @@ use crate::predicted_schedule::{Chosen, SEARCH};
 /// schedule, from the log of a run.
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
-/// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
-/// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the
-/// network links of the run, unless --bandwidth is given. To show how far the prediction can be trusted, the command
-/// also predicts the run itself and prints the error. If a program cuts its model into stages by hand, no flag of the
-/// program changes these stages. A prediction with fewer stages is still possible: it joins whole stages, and says so.
+/// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The input and weight gradients of
+/// a split backward pass take the shares of time that the run measured, or half each if the run did not split backward
+/// passes. Workers have the network links of the run, unless --bandwidth is given. To show how far the prediction can
+/// be trusted, the command also predicts the run itself and prints the error. If a program cuts its model into stages
+/// by hand, no flag of the program changes these stages. A prediction with fewer stages is still possible: it joins
+/// whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -57,8 +58,8 @@ pub(crate) struct PredictFlags {
     json: bool,
 }
 
-/// The flags for a network link that connects any two workers in a prediction. This link replaces the links that the
-/// run measured.
+/// The command-line flags for a network link that connects any two workers in a prediction. It replaces the links that
+/// the run measured.
 #[derive(Args)]
 pub(crate) struct LinkFlags {
     /// Latency of the network link between any two workers, in ms
@@ -75,8 +76,8 @@ impl LinkFlags {
         Some(Link { latency: 1e-3 * self.latency, bandwidth: 1e9 * self.bandwidth? })
     }
 
-    /// Returns the costs for a prediction, from the measured costs of a run. If --bandwidth is set, the network link of
-    /// --bandwidth and --latency connects any two workers. Otherwise workers keep the links of the run.
+    /// Applies the link flags to a run's measured costs. If --bandwidth is set, a network link with --bandwidth and
+    /// --latency connects any two workers in predictions. Otherwise workers keep the links of the run.
     pub(crate) fn apply(&self, measured: Measured) -> Result<Measured> {
         match self.link() {
             Some(link) => Ok(measured.over(link)?),
@@ -102,31 +103,30 @@ pub(crate) struct PageFlags {
 struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
-    /// The number of stages (chunks) of each worker; `None` if workers have unequal numbers.
+    /// Number of stages (chunks) of each worker in the predicted plan; `None` if workers have unequal numbers.
     chunks: Option<usize>,
     micro_batches: usize,
-    /// The number of stages of a model that the user has cut by hand, if the predicted plan joins them into fewer
-    /// stages; otherwise `None`.
+    /// Number of stages of a model that the user has cut into stages by hand, if the predicted plan merges them into
+    /// fewer; otherwise `None`.
     joined_stages: Option<usize>,
     step_seconds: f64,
     bubble: f64,
     tokens_per_s: f64,
-    /// The unit of `tokens_per_s`: `tokens`, or `samples` if the data has no tokens.
+    /// Unit of `tokens_per_s`: `tokens`, or `samples` if the data has no tokens.
     unit: Unit,
     peak_live: &'a [usize],
-    /// The predicted peak memory of each worker in bytes; `None` if the run did not count memory.
+    /// The predicted peak memory of each worker in bytes; `None` if the run did not measure memory.
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The number of the host's cores, if each worker would have more or fewer cores than in the logged run, and would
-    /// therefore be faster or slower than the log shows. `None` if the number of cores per worker is the same or not
-    /// known.
+    /// The host's number of CPU cores, if each worker would get more or fewer of them than in the logged run, so that
+    /// the prediction is unreliable. `None` if the number of cores per worker is the same or not known.
     other_cores: Option<usize>,
-    /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
-    /// measured - 1|. If the run has no network links, predictions are corrected for this error.
+    /// Relative error of the simulated step time for the logged run's own plan: `|simulated / measured - 1|`. If the
+    /// run has no network links, predictions are corrected for this error.
     own_step_error: f64,
-    /// The absolute error of the bubble that is predicted for the logged run itself: |predicted - measured|. A bubble
-    /// is the idle fraction, from 0 to 1, of workers x step time.
+    /// Absolute error of the predicted bubble for the logged run itself: `|predicted - measured|`. A bubble is the idle
+    /// fraction, from 0 to 1, of workers x step time.
     own_bubble_error: f64,
 }
 
@@ -192,7 +192,7 @@ fn text(predicted: &Predicted) -> String {
         )
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
-    // Unlike the throughput of a log, it does not count tokens without a target.
+    // Unlike the throughput in a log, a predicted throughput does not count masked tokens.
     let trained = if *unit == Unit::Tokens { "trained " } else { "" };
     let cores = predicted.other_cores.map_or_else(String::new, |cores| of_other_cores(cores, *stages));
     format!(
@@ -213,8 +213,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns a line of text if each worker of a predicted run has more or fewer of the host's cores than in the logged
-/// run. The line says so, and asks for the log of a run with `workers` workers. Otherwise returns an empty text.
+/// Returns a warning line if each of `workers` workers would get more or fewer CPU cores than in the logged run, so
+/// that its times do not apply. Otherwise returns an empty string.
 pub(crate) fn other_cores(log: &RunLog, workers: usize) -> String {
     log.other_cores(workers).map_or_else(String::new, |cores| of_other_cores(cores, workers))
 }
@@ -226,16 +226,15 @@ fn of_other_cores(cores: usize, workers: usize) -> String {
     )
 }
 
-/// Returns the number of stages of a model that the user has cut by hand, if the partition `cut` joins them into fewer
-/// stages; otherwise `None`.
+/// Returns the number of stages of a model that the user has cut by hand, if the partition `cut` merges them into
+/// fewer; otherwise `None`.
 fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
     let own = log.run.layers.len();
     (log.run.cut_by_hand && cut.len() < own).then_some(own)
 }
 
-/// The errors of a prediction for the logged run itself. The relative error of its step time is |simulated / measured -
-/// 1|, and the absolute error of its bubble is |predicted - measured|. A bubble is the idle fraction of workers x step
-/// time.
+/// Errors of a prediction for the logged run itself: `step` is `|simulated / measured - 1|` of the step time, and
+/// `bubble` is `|predicted - measured|` of the bubble. A bubble is the idle fraction of workers x step time.
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -254,12 +253,12 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
     fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
 }
 
-/// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Warns if
-/// its times are only the times of sending requests to other hosts, and not of the work there.
+/// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Prints a
+/// warning if the log only measures how long sending requests to remote devices took, not the devices' work.
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let mut log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
-    // Every command prints these names.
+    // These names are escaped here, because every command prints them.
     let names = log.run.layers.iter_mut().map(|layer| &mut layer.name);
     names.chain([&mut log.run.schedule]).for_each(|name| *name = printable(name));
     if log.only_asks() {

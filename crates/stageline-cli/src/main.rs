@@ -40,8 +40,8 @@ use clap::{Parser, Subcommand};
 ///
 /// A step runs M micro-batches through the stages of P workers. Each worker has one stage or, in some schedules, V
 /// stages, which are called chunks. The flag --stages is the number of workers P. Actions are written as in PyTorch:
-/// `2F0` is the forward of micro-batch 0 on stage 2, `B` a whole backward, `I` and `W` its input-gradient and
-/// weight-gradient halves. Stages are counted from 0 over all workers.
+/// `2F0` is the forward pass of micro-batch 0 on stage 2, `B` a whole backward pass, `I` and `W` the input and weight
+/// gradient of a split backward pass. Stages are counted from 0 over all workers.
 #[derive(Parser)]
 #[command(name = "stageline", version)]
 struct Command {

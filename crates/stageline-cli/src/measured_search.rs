@@ -1,4 +1,4 @@
-//! Searches for the plan with the shortest simulated step, with the costs that a logged run measured
+//! Searches for the plan with the shortest simulated step, using the costs that a logged run measured
 //! ([`MeasuredSearch`]).
 
 use std::ops::Range;
@@ -9,16 +9,16 @@ use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
 
 use crate::costs::{CostFlags, MemoryFlags};
 
-/// The number of milliseconds in a second. Costs are in seconds in a log, and in milliseconds in flags.
+/// Number of milliseconds in a second, to convert the costs of a log (seconds) to the unit of command-line flags.
 const MS: f64 = 1e3;
 
-/// Searches for a plan with the costs that a logged run measured. The number of workers P is given, and the search
-/// chooses how many stages (chunks) a worker has. The model's layers are spread over the stages as evenly as possible
-/// by their measured times. A model that is cut by hand keeps its stages.
+/// A search for the best plan for a given number of workers, using the costs that a logged run measured. The search
+/// chooses the number of stages (chunks) per worker. The model's layers are partitioned into stages as evenly as
+/// possible by their measured times. A model that is partitioned (cut) by hand keeps its stages.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
-    /// The command-line flags for the times of transfers and the memory of stages; `None` if the subcommand has no such
+    /// Command-line flags for the times of transfers and the memory of stages; `None` if the subcommand has no such
     /// flags.
     flags: Option<(&'a CostFlags, &'a MemoryFlags)>,
 }
@@ -28,9 +28,11 @@ impl<'a> MeasuredSearch<'a> {
     /// (`measured`).
     ///
     /// # Errors
-    /// Returns an error if the model has fewer layers than workers, or if a link between neighbouring workers, or the
-    /// bytes that it carries, are not known. Also returns one if the model is cut by hand into stages that cannot be
-    /// divided evenly among the workers.
+    /// Returns an error in these cases:
+    ///
+    /// - The model has fewer layers than workers.
+    /// - A link between neighbouring workers, or the bytes that it carries, are not known.
+    /// - The model is cut by hand into stages that cannot be divided evenly among the workers.
     pub(crate) fn new(measured: Measured, workers: usize) -> Result<Self> {
         let (layers, by_hand) = (measured.layers(), measured.is_cut_by_hand());
         ensure!(
@@ -73,9 +75,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the input of the search for the given placement of stages on workers. It is the costs of each stage in
-    /// ms, the bytes that one micro-batch occupies on each stage, and the memory limit of a worker. The bytes and the
-    /// limit come from the flags for memory; without these flags, workers have no limit.
+    /// Returns what the search needs to know about a placement of stages on workers: each stage's costs in ms, the
+    /// bytes that one micro-batch occupies on each stage, and a worker's memory limit. The bytes and the limit come
+    /// from the memory flags; without these flags, workers have no limit.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
@@ -86,21 +88,21 @@ impl<'a> MeasuredSearch<'a> {
         Ok((flags.with_transfers(costs, placement)?, memory))
     }
 
-    /// Returns the partition of the model's layers that the search assumed for `plan`: for each stage, the range of the
-    /// indices of its layers, counted from 0.
+    /// Returns the partition of the model's layers that the search assumed for `plan`: the zero-based range of layer
+    /// indices of each stage.
     pub(crate) fn cut(&self, plan: &Plan) -> Result<Vec<Range<usize>>> {
         Ok(self.measured.balanced(plan.stages())?)
     }
 }
 
-/// Returns the index of the first layer of each stage, counted from 0, as the flag `--cut` of training programs takes
-/// it.
+/// Returns the zero-based index of each stage's first layer, which is the format of the training programs' flag
+/// `--cut`.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }
 
 /// Returns the flag `--cut` of training programs for the partition `cut` of the run's layers, with a space before the
-/// flag. Returns an empty text for a model that is cut by hand, because its program refuses the flag.
+/// flag. Returns an empty string for a model that is cut by hand, because its program rejects the flag.
 pub(crate) fn cut_flag(log: &RunLog, cut: &[Range<usize>]) -> String {
     if log.run.cut_by_hand {
         return String::new();

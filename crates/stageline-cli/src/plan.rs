@@ -6,7 +6,7 @@ use clap::Args;
 use stageline_schedule::{check, simulate};
 
 use crate::costs::CostFlags;
-use crate::output::{draw, grid_slot, print, write_to};
+use crate::output::{draw, picture, print, write_to};
 use crate::plan_flags::Shape;
 
 /// Writes the plan that a schedule generates as text, CSV or SVG.
@@ -33,7 +33,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let capacity = plan.micro_batches();
     let checked = check(plan, capacity)?;
     let plan = checked.plan();
-    // Wrong costs are an error before a file is written.
+    // Costs are parsed first, so that invalid costs are an error before a file is written.
     let costs = flags.costs.costs(&checked.placement())?;
     if let Some(path) = &flags.csv {
         write_to(path, &if flags.lowered { checked.to_lowered_csv() } else { plan.to_csv() })?;
@@ -43,7 +43,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         (None, Some(_)) => Ok(()),
         (None, None) => {
             let timeline = simulate(&checked, &costs);
-            print(&timeline.grid(grid_slot(&timeline)))
+            print(&picture(&timeline))
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of workers, micro-batches and chunks (stages
-//! of a worker). Also reads plans from files.
+//! The command-line flags that choose a plan ([`Shape`]): a schedule, and the numbers of workers, micro-batches and
+//! chunks (stages of a worker). Also reads plans from files.
 
 use std::io::Read;
 use std::path::Path;
@@ -8,12 +8,12 @@ use anyhow::{Context, anyhow, ensure};
 use clap::Args;
 use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 
-/// The largest number of pairs of stage and micro-batch that a plan may have. A plan of this size takes about 10 GB of
+/// Maximum number of stage x micro-batch pairs that a plan may have. A plan of this size takes about 10 GB of host
 /// memory.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// The flags that choose a plan: a schedule, and the numbers of workers (P), micro-batches (M) and chunks (V). If a
-/// worker has several stages, they are called chunks.
+/// The command-line flags that choose a plan: a schedule, and the numbers of workers (P), of micro-batches (M) and of
+/// stages per worker (chunks, V).
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
@@ -45,7 +45,7 @@ impl Shape {
 }
 
 /// Returns the schedule with the given name, with `chunks` stages (chunks) on each worker. If `chunks` is `None`, the
-/// schedule has its default number of chunks. It is an error if the name is not known, or if the schedule has a fixed
+/// schedule has its default number of chunks. Returns an error if the name is not known, or if the schedule has a fixed
 /// number of chunks other than `chunks`.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
@@ -59,8 +59,7 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
     }
 }
 
-/// Returns an error if a plan with `stages` stages and `micro_batches` micro-batches would need too much memory. The
-/// limit is 100 million pairs of stage and micro-batch.
+/// Returns an error if a plan of this size would be too large to build (over 100 million stage x micro-batch pairs).
 pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Result<()> {
     ensure!(
         stages.max(1).saturating_mul(micro_batches.max(1)) <= MOST_PAIRS,
@@ -69,8 +68,20 @@ pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`. It is an error if the file
-/// cannot be read or does not contain a plan.
+/// Returns an error if a search for plans of this size would take hours: the time grows faster than the number of
+/// worker x micro-batch pairs, and 4,096 pairs take about 20 s.
+pub(crate) fn not_too_large_to_search(workers: usize, micro_batches: usize) -> anyhow::Result<()> {
+    const MOST: usize = 100_000;
+    ensure!(
+        workers.max(1).saturating_mul(micro_batches.max(1)) <= MOST,
+        "a search for {workers} workers x {micro_batches} micro-batches would take hours, the limit is {MOST}; ask for fewer, or \
+         compare schedules with `simulate`"
+    );
+    Ok(())
+}
+
+/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`. Returns an error if the
+/// file cannot be read or does not contain a plan.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     let csv = if path == "-" {
         let mut csv = String::new();

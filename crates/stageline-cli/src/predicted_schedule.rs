@@ -1,5 +1,5 @@
-//! Chooses the schedule of a prediction from the log of a run. It is a schedule that the user names, the schedule of
-//! the run, or the plan that a search finds.
+//! Chooses the schedule for a prediction from the log of a run: a schedule that the user names, the schedule of the
+//! run, or the plan that a search finds.
 
 use anyhow::{Result, ensure};
 use stageline_report::{Cut, Measured, RunLog};
@@ -8,11 +8,10 @@ use stageline_schedule::{Schedule, schedule_named};
 use crate::measured_search::MeasuredSearch;
 use crate::plan_flags;
 
-/// The value `search` of the flag `--schedule`, which asks for a search for the best plan with the measured costs.
+/// Value of the flag `--schedule` that requests a search for the best plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
-/// The chosen schedule of a prediction, with its name and the partition of the model's layers into the stages of its
-/// plan.
+/// The schedule that a prediction uses, with its name and the partition of the model's layers into stages.
 pub(crate) struct Chosen {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) name: String,
@@ -27,9 +26,9 @@ impl Chosen {
         Ok(Self { schedule: plan_flags::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the logged run, with `chunks` stages (chunks) on each worker, or as many as in the run
-    /// if `chunks` is `None`. If the run's plan was searched or read from a file, returns this plan. Another number of
-    /// chunks is then an error, because no schedule generates the plan for it.
+    /// Returns the schedule of the logged run, with `chunks` stages (chunks) on each worker, or the run's number if
+    /// `chunks` is `None`. If the run's plan was searched or read from a file, returns this plan. It exists for one
+    /// number of chunks only, so any other number is an error.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {
@@ -45,10 +44,9 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns this schedule, the schedule of the logged run, if it is not limited to other numbers of workers and
-    /// micro-batches. If the run's plan was searched or read from a file, it exists only for the run's own numbers.
-    /// Other values of `workers` or `micro_batches` are then an error. Does not check whether a known schedule, such as
-    /// 1F1B, has a plan for these numbers.
+    /// Checks that the logged run's schedule can be used with `workers` workers and `micro_batches` micro-batches, and
+    /// returns it. A plan that was searched or read from a file exists only for the run's own numbers, so other numbers
+    /// are an error. For a known schedule, such as 1F1B, does not check whether it has a plan for these numbers.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
@@ -70,7 +68,7 @@ impl Chosen {
         chunks: Option<usize>,
     ) -> Result<Self> {
         ensure!(chunks.is_none(), "--chunks: a search chooses the number of stages on a worker; leave --chunks out");
-        plan_flags::not_too_large(workers, micro_batches)?;
+        plan_flags::not_too_large_to_search(workers, micro_batches)?;
         let search = MeasuredSearch::new(measured.clone(), workers)?;
         let found = search.best(micro_batches)?;
         let plan = found.checked.plan().clone();

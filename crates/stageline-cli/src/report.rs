@@ -6,9 +6,9 @@ use clap::Args;
 use serde::Serialize;
 use stageline_schedule::{Checked, Costs, Idle, Memory, Timeline};
 
-use crate::output::{draw, grid_slot, print};
+use crate::output::{draw, picture, print};
 
-/// The flags for the output of `simulate` and `search`.
+/// Command-line flags of `simulate` and `search` that choose the output format.
 #[derive(Args)]
 pub(crate) struct ReportFlags {
     /// Prints the report as one line of JSON instead of text
@@ -23,41 +23,42 @@ pub(crate) struct ReportFlags {
 }
 
 /// The results of a simulated training step, as `stageline simulate` and `stageline search` print them. Times are in
-/// ms; lists have an entry for each worker.
+/// ms, and lists have one entry per worker.
 #[derive(Serialize)]
 pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest span of a worker in the simulated step, in ms. A span is the time from the start of a worker's first
+    /// Longest span of a worker in the simulated step, in ms. A span is the time from the start of a worker's first
     /// forward or backward pass to the end of its last.
     span_ms: f64,
     /// The bubble of the simulated step: the idle fraction of the total stage time, from 0 to 1.
     bubble_total: f64,
-    /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s. Here c is the compute time of the busiest worker,
+    /// Bubble by span (arXiv:2401.10241), from 0 to 1: `1 - c / s`, where c is the compute time of the busiest worker,
     /// and s is the longest span of a worker. A span is the time from the start of a worker's first forward or backward
     /// pass to the end of its last.
     bubble_span: f64,
-    /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
+    /// Lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers. In the result of a search, it is a lower bound for all placements that the search tried.
     bound_ms: f64,
-    /// The largest number of live micro-batches of each worker at one time, counted over all stages of the worker. A
-    /// micro-batch is live while the worker keeps its activations for a backward pass.
+    /// Peak number of live micro-batches of each worker, counted over all its stages. A micro-batch is live while the
+    /// worker retains its activations for a backward pass.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
     idle_ms: Vec<IdleMs>,
 }
 
-/// The best plan that a search found: its schedule, the least capacity of the channels between its stages, and the
-/// flags for a training run with it.
+/// The best plan that a search found: its schedule, its smallest channel capacity without a deadlock, and the flags for
+/// a training run with this plan.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
-    /// The least capacity of a channel between two stages, in micro-batches, with which the found plan completes.
+    /// Smallest channel capacity (number of micro-batches that each channel between two stages holds) without a
+    /// deadlock in the found plan.
     capacity: usize,
-    /// The flags for a training run with the found plan and its partition of the layers; `None` if the costs of the
-    /// search are not from the log of a run.
+    /// Flags for a training run with the found plan and its partition of the layers; `None` if the costs of the search
+    /// are not from the log of a run.
     #[serde(flatten)]
     training: Option<TrainingFlags>,
 }
@@ -68,23 +69,22 @@ struct Found {
 struct TrainingFlags {
     stages: usize,
     micro_batches: usize,
-    /// The index, counted from 0, of the first layer of each stage. `None` for a model that is cut by hand, because its
-    /// program refuses `--cut`.
+    /// Zero-based index of the first layer of each stage. `None` for a model that is partitioned (cut) by hand, because
+    /// its program rejects `--cut`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<Vec<usize>>,
 }
 
 /// The partition of the model's layers into the stages of the plan that `stageline search` found. It is known only if
-/// the search used the costs of a logged run.
+/// the search used a logged run's costs.
 pub(crate) enum FoundCut {
-    /// The partition of the layers is not known: the costs of the search came from command-line flags, which do not
-    /// name the layers of a model.
+    /// The partition of the layers is not known, because the costs came from command-line flags, which do not describe
+    /// a model's layers.
     Unknown,
-    /// The model of the logged run is cut by hand, and the found plan keeps its stages, so a training run takes no flag
-    /// `--cut`.
+    /// The logged run's model is partitioned (cut) by hand, and the found plan keeps its stages. So a training run does
+    /// not take the flag `--cut`.
     ByHand,
-    /// The partition of the layers is known: the index, counted from 0, of the first layer of each stage of the found
-    /// plan.
+    /// The partition of the layers is known. The value has the zero-based index of each found stage's first layer.
     Starts(Vec<usize>),
 }
 
@@ -127,8 +127,8 @@ impl Report {
     }
 
     /// Adds the results of a search to the report of a simulated step. They are the name of the found plan's schedule,
-    /// the least capacity of channels between stages in micro-batches, and the flags for a training run. `cut` is the
-    /// partition of the layers for these flags.
+    /// the smallest channel capacity without a deadlock, and the flags for a training run. `cut` is the partition of
+    /// the layers for these flags.
     pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());
         let flags = |cut| TrainingFlags { stages: plan.workers(), micro_batches: plan.micro_batches(), cut };
@@ -140,14 +140,14 @@ impl Report {
         Self { found: Some(Found { schedule, capacity, training }), ..self }
     }
 
-    /// Prints the report of a simulated step as text or JSON. If the flags ask for it, also writes the timeline to an
-    /// SVG file or prints it as text.
+    /// Prints the report of a simulated step as text or JSON. Also writes the timeline to an SVG file, or prints it as
+    /// text, if the flags `--svg` or `--grid` are set.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;
         }
         print(&if flags.json { serde_json::to_string(self)? + "\n" } else { self.to_string() })?;
-        if flags.grid { print(&timeline.grid(grid_slot(timeline))) } else { Ok(()) }
+        if flags.grid { print(&picture(timeline)) } else { Ok(()) }
     }
 }
 

@@ -11,15 +11,15 @@ use crate::costs::{CostFlags, MemoryFlags};
 use crate::logged_run::{other_cores, read};
 use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
-use crate::plan_flags::not_too_large;
+use crate::plan_flags::not_too_large_to_search;
 use crate::report::{FoundCut, Report, ReportFlags};
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
 /// generated plans.
 ///
 /// Schedules with several stages (chunks) on each worker are tried with 2 chunks, or with 2 to 4 if the number can be
-/// chosen. The printed bound is a lower bound on the step time of any plan with one of the placements of stages on
-/// workers that are tried. The bound that `simulate` prints is for one placement, and may be higher.
+/// chosen. The printed bound is a lower bound on the step time of all plans with the placements of stages on workers
+/// that the search tries. The bound that `simulate` prints is for one placement, and may be higher.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// Number of workers P. The search also tries plans in which each worker has several stages (chunks)
@@ -47,7 +47,7 @@ pub(crate) struct Flags {
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     let workers = flags.stages;
-    not_too_large(workers, flags.micro_batches)?;
+    not_too_large_to_search(workers, flags.micro_batches)?;
     let (found, cut) = flags.search()?;
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;
@@ -58,8 +58,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Flags {
-    /// Returns the best plan that the search finds, and the partition of the model's layers into the stages of this
-    /// plan.
+    /// Searches for the best plan. Returns it with its partition of the model's layers into stages.
     fn search(&self) -> Result<(Best, FoundCut)> {
         let Some(path) = &self.from else {
             let placement = Placement::in_turn(self.stages, 1);

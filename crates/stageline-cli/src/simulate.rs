@@ -14,9 +14,9 @@ use crate::report::{Report, ReportFlags};
 ///
 /// The printed bound is a lower bound on the step time of any plan with the same placement of stages on workers. Two
 /// bubbles are printed. The bubble of the total is the idle share of the total stage time (workers x step time). The
-/// bubble by span is the idle share of the longest span from a worker's first compute to its last (arXiv:2401.10241).
-/// Idle time attributed to a cause is the time that would be saved without this cause: with free transfers, equal
-/// stages, equal optimizer steps, or without filling and draining.
+/// bubble by span is the idle share of the longest span from a worker's first forward or backward pass to its last
+/// (arXiv:2401.10241). The idle time attributed to a cause is the time that would be saved without this cause: with
+/// free transfers, equal stages, equal optimizer steps, or without filling and draining the pipeline.
 #[derive(Args)]
 #[command(override_usage = "stageline simulate [OPTIONS] --stages <P> --micro-batches <M>\n       \
                             stageline simulate [OPTIONS] --plan <FILE>")]
@@ -56,7 +56,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
         ensure!(
             memory.suffices(plan),
-            "the plan needs {peak} bytes on a worker, and the limit is {}; raise it, or find another plan with `search`",
+            "the plan needs {} bytes on a worker, and the limit is {}; raise it, or find another plan with `search`",
+            (peak * 1e6).round() / 1e6,
             memory.limit
         );
     }

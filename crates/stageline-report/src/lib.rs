@@ -1,16 +1,16 @@
 //! Reads the log of a pipeline training run, and makes predictions, HTML pages and trace files from it.
 //!
-//! The log is the only source: this crate computes from its figures, and needs no tensors, threads or clock. A program
-//! that trains with `--log` writes it.
+//! A program that trains with `--log` writes the log. This crate only computes from the log's measurements, and needs
+//! no tensors, threads or clock.
 //!
 //! # Modules
 //!
-//! - `log`: [`record`] has the structures of a log's lines, which a training program serialises; [`RunLog`] reads a log
-//!   back and summarises its steps.
+//! - `log`: [`record`] has one structure for each kind of log line, which a training program serialises; [`RunLog`]
+//!   reads a log back and summarises its steps.
 //! - `predict`: From the costs that the run measured, [`Measured::predict`] gives the step time, bubble and memory of
-//!   another plan. [`Measured::host_cuts`] gives the best ways to spread the layers over hosts. [`Measured::advise`]
-//!   recommends settings for a training run, such as the number of micro-batches, from these costs and the noise scale
-//!   of the gradient ([`NoiseScales`]).
+//!   another plan. [`Measured::host_cuts`] finds the best partitions of the layers over several hosts.
+//!   [`Measured::advise`] recommends settings for a training run, such as the number of micro-batches, from these costs
+//!   and the noise scale of the gradient ([`NoiseScales`]).
 //! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables (HTML and SVG) to build other
 //!   pages with ([`Page`]).
 //! - `export`: writes a run in the file formats of Perfetto ([`Trace`]) and TensorBoard ([`TensorBoard`]).

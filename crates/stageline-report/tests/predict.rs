@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use stageline_report::record::{Line, Run};
 use stageline_report::{Cause, Cut, Hosts, Link, Measured, PredictError, Prediction, RunLog, Target, Unit, run_page};
-use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
+use stageline_schedule::{CheckError, GPipe, Interleaved, LoopedBreadthFirst, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
@@ -372,4 +372,40 @@ fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
         let error = small.with_size(other, tokens).unwrap_err();
         assert!(matches!(error, PredictError::Size { .. }), "{error}");
     }
+}
+
+/// Tests the prediction from a run that was faster than its simulation: its workers were faster as well, so a bubble is
+/// never below 0.
+#[test]
+fn the_bubble_of_a_run_that_was_faster_than_its_simulation_is_not_negative() {
+    let mut log = log(&[1.0; 4], 2, 4, 0.0);
+    log.steps.iter_mut().for_each(|step| step.step_seconds *= 0.8);
+    let measured = Measured::of(&log).unwrap();
+    for micro_batches in [4, 64, 1024] {
+        let target = Target { workers: 2, micro_batches, schedule: &OneFOneB, cut: Cut::OfTheRun };
+        let found = measured.predict(&target).unwrap();
+        let (busy, ideal) = (micro_batches as f64, (micro_batches + 1) as f64);
+        // Both stages compute for 6 s in each of M micro-batches, and the flush takes 1 s.
+        let expected = 1.0 - (6.0 * busy + 1.0) / (6.0 * ideal + 1.0);
+        assert!((found.bubble - expected).abs() < 1e-9, "{} for {expected}", found.bubble);
+    }
+}
+
+/// Tests a comparison of several numbers of micro-batches if the run's channels are too small for some of them.
+#[test]
+fn numbers_of_micro_batches_that_would_deadlock_are_left_out() {
+    let schedule = LoopedBreadthFirst { chunks: 2 };
+    let mut log = log(&[1.0; 8], 4, 8, 0.0);
+    log.plan = schedule.plan(4, 8).unwrap();
+    log.run.plan = log.plan.to_csv();
+    log.run.channel_capacity = 7;
+    for step in &mut log.steps {
+        step.workers.truncate(2);
+        step.memory.truncate(2);
+    }
+    let measured = Measured::of(&log).unwrap();
+    let target = |micro_batches| Target { workers: 2, micro_batches, schedule: &schedule, cut: Cut::Balanced };
+    assert!(measured.predict(&target(8)).is_ok());
+    assert!(matches!(measured.predict(&target(16)), Err(PredictError::Check(CheckError::Deadlock { .. }))));
+    assert!(measured.least_micro_batches(&target(8), 0.0, 20).unwrap().is_none());
 }

@@ -1,11 +1,12 @@
-//! Checks: accept a plan only if every micro-batch is trained on and no worker can deadlock.
+//! Validates plans: every stage must run a forward and a backward pass on every micro-batch, and no worker may
+//! deadlock.
 //!
-//! The input is a [`Plan`](crate::Plan) and a channel capacity (the number of micro-batches that a channel between two
-//! stages can store). [`check()`] returns a [`Checked`] plan with its global order of transfers, or a [`CheckError`].
-//! The error names the fault (such as a [`Deadlock`]), shows an [`Excerpt`] of the plan around it, and says how to fix
-//! it. The proof is one [`replay()`] of the plan on simulated workers and channels. Other modules use the replay's
-//! [`Span`]s of time for timelines. This module must not judge how fast a plan is: whether a plan completes does not
-//! depend on costs.
+//! The input is a [`Plan`](crate::Plan) and a channel capacity (how many micro-batches a channel between two stages can
+//! hold). [`check()`] returns a [`Checked`] plan with its global order of transfers, or a [`CheckError`]. The error
+//! names the problem (such as a [`Deadlock`]), shows an [`Excerpt`] of the plan around it, and says how to fix it.
+//! Deadlocks are found by a [`replay()`], which runs the plan on simulated workers and channels. Other modules build
+//! timelines from the replay's [`Span`]s (actions with their start and end times). This module must not judge how fast
+//! a plan is: whether a plan deadlocks does not depend on costs.
 
 mod capacity;
 mod checked;

@@ -1,55 +1,54 @@
-//! Costs: the times of the forward passes, backward passes, transfers and optimizer steps of a plan.
+//! [`Costs`]: how long a plan's forward passes, backward passes, transfers and optimizer steps take.
 //!
-//! The input is measured or assumed times, in any one unit. The output is [`Costs`]: `check` replays plans with them,
-//! and `simulate` and `search` evaluate plans by them. This module must not depend on a particular plan: it has the
-//! costs of stages and micro-batches, whatever the plan.
+//! The input is measured or assumed times, in any one unit. The output is [`Costs`], which `check` replays plans with,
+//! and `simulate` and `search` evaluate them with. This module must not depend on a particular plan: costs belong to
+//! stages and micro-batches, whatever the plan.
 
 mod cut;
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 
 /// The costs of one stage for one micro-batch: the times of its forward and backward pass, and the latency of its
-/// transfers. All times of a plan have the same unit, such as milliseconds; this is the unit of the costs.
+/// transfers. All times of a plan have the same unit, such as milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// The time of the stage's forward pass (F) on one micro-batch, in the unit of the costs.
+    /// The time of the stage's forward pass (F) on one micro-batch, in the costs' time unit (such as ms).
     pub forward: f64,
-    /// The time of the stage's input gradient (I) for one micro-batch, in the unit of the costs. It is the half of a
-    /// backward pass that computes the gradient of the stage's input.
+    /// The time of the stage's input gradient (I) for one micro-batch, in the costs' time unit (such as ms). It is the
+    /// part of a split backward pass that computes the gradient of the stage's input.
     pub input_gradient: f64,
-    /// The time of the stage's weight gradient (W) for one micro-batch, in the unit of the costs. It is the half of a
-    /// backward pass that computes the gradients of the stage's weights.
+    /// The time of the stage's weight gradient (W) for one micro-batch, in the costs' time unit (such as ms). It is the
+    /// part of a split backward pass that computes the gradients of the stage's weights.
     pub weight_gradient: f64,
-    /// The time of the stage's whole backward pass (B) on one micro-batch, in the unit of the costs. At the end of this
-    /// pass, the stage sends the gradient of its input.
+    /// The time of the stage's whole backward pass (B) on one micro-batch, in the costs' time unit (such as ms). At the
+    /// end of this pass, the stage sends the gradient of its input.
     pub backward: f64,
-    /// The latency of the stage's output (activation) for one micro-batch, in the unit of the costs. It is the time
-    /// from the send by this stage until the next stage can receive the output. The workers of both stages can compute
-    /// during this time.
+    /// Latency of sending the stage's output (activation) for one micro-batch, in the costs' time unit (such as ms):
+    /// the time from this stage's send until the next stage can receive the output. Both workers can compute meanwhile.
     pub send_activation: f64,
-    /// The latency of the gradient of the stage's input for one micro-batch, in the unit of the costs. It is the time
-    /// from the send by this stage until the previous stage can receive the gradient. The workers of both stages can
-    /// compute during this time.
+    /// Latency of sending the gradient of the stage's input for one micro-batch, in the costs' time unit (such as ms):
+    /// the time from this stage's send until the previous stage can receive the gradient. Both workers can compute
+    /// meanwhile.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage from the times of its forward pass, input gradient and weight gradient, all in one
-    /// unit. The stage's transfers take no time. Its whole backward pass takes as long as its input gradient and weight
-    /// gradient together.
+    /// Makes the costs of a stage from the times of its forward pass, input gradient and weight gradient, all in the
+    /// same unit. Transfers take no time. A whole backward pass takes as long as the input and weight gradient
+    /// together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Returns a stage's costs with `latency` as the latency of the activations and of the gradients that the stage
-    /// sends. `latency` is a time in the unit of the costs.
+    /// Returns a copy of the stage's costs with the latency `latency` for the activations and gradients that the stage
+    /// sends, in the costs' time unit (such as ms).
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of a stage's activations and gradients, in the unit of the costs. Returns `None` if
-    /// activations and gradients have different latencies.
+    /// Returns the latency of a stage's sends, in the costs' time unit (such as ms). Returns `None` if activations and
+    /// gradients have different latencies.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -60,40 +59,37 @@ impl StageCost {
     }
 }
 
-/// The rule for how simulated transfers share the workers' communication streams (their queues of transfers).
+/// How simulated transfers run: concurrently, or one at a time on each worker's communication stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// A rule for simulated transfers: a worker can have any number of transfers in flight, and their latencies
-    /// overlap. But in each direction of a network link, transfers occupy the link one after another
-    /// ([`Costs::with_links`]).
+    /// Run transfers concurrently: a worker may have any number in flight. They wait for each other only on the same
+    /// direction of the same network link ([`Costs::with_links`]).
     #[default]
     Asynchronous,
-    /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer
-    /// occupies the streams of its sender and its receiver for its time on the network link plus its latency. Transfers
-    /// on one stream run one after another: first come, first served.
+    /// Run each worker's transfers one after another, first come, first served, as on one communication stream. A
+    /// transfer occupies its sender's and its receiver's stream for its time on the network link plus its latency.
     Serialised,
 }
 
-/// The costs of a plan, with which it is simulated: the times of all forward passes, backward passes, transfers and
-/// optimizer steps. All times have the same unit, such as milliseconds; this is the unit of the costs. Transfers
-/// between stages of one worker take no time.
+/// The costs for simulating a plan: the times of all forward passes, backward passes, transfers and optimizer steps.
+/// All times have the same unit, such as milliseconds. Transfers between stages of one worker take no time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// The costs (times of forward pass, backward pass and transfers) of each stage for each micro-batch. The last
-    /// entry of a stage's list applies to all further micro-batches.
+    /// Costs (times of forward pass, backward pass and transfers) of each stage for each micro-batch. The last entry of
+    /// a stage's list applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
-    /// The time of each stage's optimizer step, in the unit of the costs.
+    /// The time of each stage's optimizer step, in the costs' time unit (such as ms).
     optimizer: Vec<f64>,
-    /// The time for which one transfer occupies a network link, in the unit of the costs, with one entry per stage.
-    /// Entry i is for the link between the workers of the stages i and i+1, and holds in both directions. See
+    /// How long one transfer occupies a network link, in the costs' time unit (such as ms), with one entry per stage.
+    /// Entry i applies to both directions of the link between the workers of stages i and i+1. See
     /// [`with_links`](Self::with_links).
     links: Vec<f64>,
     transfers: Transfers,
 }
 
 impl Costs {
-    /// Makes the costs of a plan from a list with the costs of each stage (times of forward pass, backward pass and
-    /// transfers). They apply to all micro-batches. Optimizer steps take no time.
+    /// Makes the costs of a plan whose micro-batches all have the same costs. `stages` has one entry per stage: its
+    /// times of forward pass, backward pass and transfers. Optimizer steps take no time.
     ///
     /// # Panics
     /// Panics if a cost is negative or not finite.
@@ -129,8 +125,8 @@ impl Costs {
     }
 
     /// Makes the costs of a plan with `stages` equal stages. A stage's forward pass on one micro-batch takes the time
-    /// `forward`, and its backward pass the time `backward`, both in any one unit. The two halves of a split backward
-    /// pass are equally long. Transfers and optimizer steps take no time.
+    /// `forward`, and its backward pass the time `backward`, both in any one unit. The input and weight gradients of a
+    /// split backward pass take half of `backward` each. Transfers and optimizer steps take no time.
     ///
     /// # Panics
     /// Panics if a time is negative or not finite.
@@ -139,8 +135,8 @@ impl Costs {
     }
 
     /// Sets the time of each stage's optimizer step, which is 0 by default. `optimizer` has one entry per stage, in the
-    /// unit of the costs. Optimizer steps begin at the flush: when every worker has finished its forward and backward
-    /// passes.
+    /// costs' time unit (such as ms). Optimizer steps begin at the flush: when every worker has finished its forward
+    /// and backward passes.
     ///
     /// # Panics
     /// Panics unless `optimizer` has one time per stage, each finite and not negative.
@@ -151,14 +147,16 @@ impl Costs {
         Self { optimizer, ..self }
     }
 
-    /// Sets the time for which one transfer between a stage and the next stage occupies the network link between their
-    /// workers. This time is the tensor's size divided by the link's bandwidth; by default it is 0.
+    /// Sets how long one transfer between a stage and the next stage occupies the network link between their workers:
+    /// the tensor's size divided by the link's bandwidth. The default is 0.
     ///
-    /// `links` has one entry per stage, in the unit of the costs. Entry i holds for an activation from stage i to stage
-    /// i+1, and for a gradient back. The last stage has no next stage, so simulations do not use its entry. Only
-    /// [`cut`](Self::cut) does, as the time on the link from the last worker back to the first. Two workers have one
-    /// link, whose two directions are independent. Transfers in one direction follow each other, also if they belong to
-    /// different stages of these workers. A transfer arrives after its time on the link plus its latency.
+    /// `links` has one entry per stage, in the costs' time unit (such as ms). Entry i applies to activations from stage
+    /// i to stage i+1, and to the gradients that come back. The last stage has no next stage, so simulations ignore its
+    /// entry. Only [`cut`](Self::cut) uses it, as the time on the link from the last worker back to the first.
+    ///
+    /// Two workers share one link, whose two directions are independent. Transfers in one direction occupy the link one
+    /// after another, even if they belong to different stages of these workers. A transfer arrives after its time on
+    /// the link plus its latency.
     ///
     /// # Panics
     /// Panics unless `links` has one time per stage, each finite and not negative.
@@ -169,8 +167,8 @@ impl Costs {
         Self { links, ..self }
     }
 
-    /// Sets the rule for how simulated transfers share the workers' communication streams (their queues of transfers).
-    /// The default is [`Transfers::Asynchronous`].
+    /// Sets how simulated transfers run: concurrently ([`Transfers::Asynchronous`], the default), or one at a time on
+    /// each worker's communication stream ([`Transfers::Serialised`]).
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }
     }
@@ -190,7 +188,8 @@ impl Costs {
         costs[micro_batch.min(costs.len() - 1)]
     }
 
-    /// Returns the time of one stage's optimizer step, in the unit of the costs. The index `stage` counts from 0.
+    /// Returns how long one stage's optimizer step takes, in the costs' time unit (such as ms). The index `stage`
+    /// counts from 0.
     ///
     /// # Panics
     /// Panics if these costs have no such stage.
@@ -198,8 +197,7 @@ impl Costs {
         self.optimizer[stage]
     }
 
-    /// Returns the costs of a plan with every time multiplied by `factor`, such as 1000 to turn seconds into
-    /// milliseconds.
+    /// Returns the costs of a plan with every time scaled by `factor`, such as 1000 to turn seconds into milliseconds.
     ///
     /// # Panics
     /// Panics if a product is negative or not finite.
@@ -220,8 +218,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Sets the latency of every stage's transfers. `latencies` has one entry per stage, in the unit of the costs: the
-    /// latency of the activations and gradients that the stage sends.
+    /// Sets the latency of all transfers. `latencies` has one entry per stage, in the costs' time unit (such as ms):
+    /// the latency of the activations and gradients that this stage sends.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.
@@ -234,7 +232,7 @@ impl Costs {
         Self::by_micro_batch(stages).with_optimizer(optimizer).with_links(links).with_transfers(transfers)
     }
 
-    /// Returns a copy of a plan's costs in which transfers between stages take no time.
+    /// Returns a copy of the costs with free transfers: they take no time, and run concurrently.
     pub fn without_latency(&self) -> Self {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
         let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);
@@ -245,14 +243,14 @@ impl Costs {
         self.transfers
     }
 
-    /// Returns the time for which a transfer occupies the network link between its two stages, in the unit of the
-    /// costs.
+    /// Returns how long a transfer occupies the network link between its two stages, in the costs' time unit (such as
+    /// ms).
     pub(crate) fn occupies(&self, transfer: Transfer) -> f64 {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    /// Returns the time that an action takes, in the unit of the costs. An action is one forward pass, backward pass or
-    /// half of a backward pass of a stage on a micro-batch.
+    /// Returns how long an action (such as one stage's forward pass on one micro-batch) takes, in the costs' time unit
+    /// (such as ms).
     pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {

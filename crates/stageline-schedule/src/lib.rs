@@ -1,23 +1,23 @@
 //! Pipeline schedules as data: generate, check, simulate and search plans.
 //!
 //! A [`Plan`] lists, for every worker, the [`Action`]s (forward and backward passes) that the worker runs in one step.
-//! A [`Schedule`], such as 1F1B, generates plans. [`check()`] rejects plans that cannot complete, and [`simulate()`]
-//! gives the timeline of a plan. The crate `stageline` runs any plan that passed the check. This crate has no tensors,
-//! no threads and no clock, and depends on `std` only; the feature `serde` adds the crate `serde`.
+//! A [`Schedule`], such as 1F1B, generates plans. [`check()`] rejects plans that are incomplete or deadlock, and
+//! [`simulate()`] gives the timeline of a plan. The crate `stageline` runs any plan that passed the check. This crate
+//! has no tensors, no threads and no clock, and depends on `std` only; the feature `serde` adds the crate `serde`.
 //!
 //! # Layout
 //!
 //! Each module uses only the modules above it:
 //!
-//! - `plan`: actions, plans, placements of stages on workers, transfers, and their text forms (PyTorch's CSV).
-//! - `measured`: the measurements of a step that really ran: its events, the memory in use, and each worker's time
-//!   divided into work and causes of idle time.
+//! - `plan`: actions, plans, placements of stages on workers, transfers, and their string forms (PyTorch's CSV).
+//! - `measured`: the measurements of an executed (not simulated) step: its timed events, the allocated memory, and each
+//!   worker's time divided into work and causes of idle time.
 //! - `costs`: the times of forward and backward passes, transfers and optimizer steps.
-//! - `check`: checks that a plan is complete, and that it does not deadlock if each channel stores a given number of
+//! - `check`: checks that a plan is complete, and that it does not deadlock if each channel holds a given number of
 //!   micro-batches. Also gives the global order of transfers.
 //! - `simulate`: the timeline of a checked plan, its bubble, idle time by cause, device memory, and pictures.
 //! - `schedules`: the [`Schedule`] trait, one generator per file, and [`SCHEDULES`], the list of all generators.
-//! - `search`: a lower bound on the length of a step, plans generated for given costs and memory, and the partition of
+//! - `search`: a lower bound on the step time, plans generated for given costs and a memory limit, and the partition of
 //!   layers into stages.
 //!
 //! Unit tests may use the whole crate.

@@ -1,8 +1,8 @@
 //! Plans as data: the list of actions that each worker of a pipeline runs in one step.
 //!
-//! The input is each worker's list of [`Action`]s, from a generator or from text in PyTorch's format. The output is a
+//! The input is each worker's list of [`Action`]s, from a generator or from CSV in PyTorch's format. The output is a
 //! [`Plan`], the [`Placement`] of its stages on workers, the [`Instruction`]s of each worker with sends and receives
-//! ([`lower()`]), and CSV text. Errors in a text name its row and column ([`ParsePlanError`]). A plan may be wrong:
+//! ([`lower()`]), and CSV strings. Parse errors name the row and column ([`ParsePlanError`]). A plan may be invalid:
 //! this module must not decide whether a plan can run, and must not know costs or times.
 
 mod action;

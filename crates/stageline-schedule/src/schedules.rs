@@ -1,11 +1,11 @@
-//! Schedules: the [`Schedule`] trait and its generators of plans, one a file, such as [`GPipe`], [`OneFOneB`],
+//! Schedules: the [`Schedule`] trait and its generators of plans, one per file, such as [`GPipe`], [`OneFOneB`],
 //! [`Interleaved`] and [`ZbV`].
 //!
 //! The input is the numbers of stages, of chunks (stages on one worker) and of micro-batches. The output is a
 //! [`Plan`](crate::Plan), in which every worker has a warm-up, a steady phase and a cool-down. Where a formula is
-//! known, the output also has the length of the step in closed form. [`SCHEDULES`] lists all generators,
-//! [`schedule_named`] finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers.
-//! A generator must not run, check or simulate its plan, and one schedule does not change another.
+//! known, a schedule also gives the step time in closed form. [`SCHEDULES`] lists all generators, [`schedule_named`]
+//! finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers. A generator must
+//! not run, check or simulate its plan, and one schedule does not change another.
 
 use std::fmt;
 
@@ -36,8 +36,8 @@ macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(pub use $file::$schedule;)*
 
-        /// The list of all schedules of this crate. Schedules that allow any number of chunks (stages) per worker have
-        /// 2 chunks in the list.
+        /// All schedules of this crate. Schedules that allow any number of chunks (stages) per worker have 2 chunks in
+        /// the list.
         pub const SCHEDULES: &[&(dyn Schedule + Sync)] = &[$(&$schedule $({ $field: $value })?),*];
     };
 }

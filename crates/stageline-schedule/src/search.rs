@@ -1,13 +1,13 @@
-//! Search: the plan with the shortest step for given costs and memory, and the partition of layers into stages.
+//! Search: the plan with the shortest step for given costs and a memory limit, and the partition of layers into stages.
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
 //! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers.
-//! [`lower_bound`] gives a time that no plan's step can undercut.
+//! [`lower_bound`] gives a lower bound on the step time of every plan.
 //!
-//! [`balance()`] gives the ranges of layers in a balanced partition. [`balance_with_speeds()`] does so for devices of
-//! different speed, and [`balance_for()`] for a plan with several stages on a worker. This module must not return a
-//! plan that [`check`](crate::check()) rejects or that exceeds the memory limit.
+//! [`balance()`] partitions layers evenly into stages. [`balance_with_speeds()`] does so for devices of different
+//! speeds, and [`balance_for()`] for a plan with several stages per worker. This module must not return a plan that
+//! [`check`](crate::check()) rejects or that exceeds the memory limit.
 
 mod automatic;
 mod balance;

@@ -1,5 +1,5 @@
 //! Answers, for `stageline advise`, how many micro-batches (M) a step should have. The answer has tables of predicted
-//! runs, and the settings that are recommended for the next run.
+//! training runs, and the recommended settings for the next one.
 
 use std::error::Error;
 use std::ops::Range;
@@ -7,35 +7,37 @@ use std::ops::Range;
 use anyhow::Result;
 use serde_json::Value;
 use stageline_report::{
-    Advice, Alternatives, Change, Measured, NoiseScales, PredictError, PredictedTraining, Question, Recommendation,
-    RunLog, Target, Unit, record::Run,
+    Advice, Alternatives, Change, Cut, Measured, NoiseScales, PredictError, PredictedTraining, Question,
+    Recommendation, RunLog, Target, Unit, record::Run,
 };
 use stageline_schedule::{Schedule, schedule_named};
 
 use crate::measured_search::cut_flag;
 use crate::output::printable;
 
-/// The input of `stageline advise` for a recommended number of micro-batches (M): the log of a run, the schedule, and
-/// the limits for the recommended run.
+/// Inputs from which `stageline advise` recommends a number of micro-batches (M): a run's log, the baseline schedule,
+/// and the recommended run's limits on memory and workers.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The schedule of the compared runs: the one that the user names, or else that of the logged run.
+    /// Name of the baseline schedule that other settings are compared with: the user's `--schedule`, or else the logged
+    /// run's.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
-    /// The costs measured in a second run of the same model, with micro-batches of another size. If this is `None`, no
-    /// run with larger micro-batches is predicted.
+    /// Costs measured in a second run of the same model, with micro-batches of another size. Larger micro-batches are
+    /// predicted only if these costs are given.
     pub(super) other_size: Option<&'a Measured>,
-    /// The memory limit of each worker in bytes for the recommended run; `None` for no limit.
+    /// Memory limit of each worker of the recommended run, in bytes; `None` for no limit.
     pub(super) memory: Option<f64>,
     pub(super) most_workers: Option<usize>,
 }
 
 /// The answer of `stageline advise` to the question of how many micro-batches (M) a step should have.
 pub(super) struct Answer {
-    /// Tables, as text, with a row for each run that `stageline advise` predicts. A row has the run's settings, such as
-    /// its number of micro-batches, and its predicted step time, bubble and memory.
+    /// Text tables with a row for each run that `stageline advise` predicts. A row has the run's settings, such as its
+    /// number of micro-batches, and its predicted step time, bubble and memory.
     pub(super) tables: String,
-    /// The recommended settings with their reason and flags as text. If nothing is recommended, the text says why.
+    /// The recommended settings as lines of text, with the reason and the flags for a training run. If nothing is
+    /// recommended, the text says why.
     pub(super) recommendation: String,
     /// The partition of the layers in the recommended run; `None` if nothing is recommended.
     pub(super) cut: Option<Vec<Range<usize>>>,
@@ -45,11 +47,11 @@ impl Accumulation<'_> {
     /// Answers how many micro-batches (M) a step should have.
     ///
     /// The answer has two tables of predicted runs: with 1 to 256 micro-batches, and with one other change, such as
-    /// another schedule. The recommended settings follow with their reason. `target` is the run without a change: its
-    /// schedule, number of workers and partition of the layers.
+    /// another schedule. The recommended settings and the reason follow. `target` is the baseline that other settings
+    /// are compared with: its schedule, number of workers and partition of the layers.
     ///
-    /// If the noise scale of the gradient is not known, or the loss of the logged run rises, the answer has only the
-    /// first table, without times to a loss. It then says why nothing is recommended.
+    /// Nothing is recommended if the gradient noise scale is not known or the logged run's loss rises. The answer then
+    /// says why, and only has the first table, without training times.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),
@@ -76,7 +78,9 @@ impl Accumulation<'_> {
             tables += &table("setting", self.log.run.unit, rows.map(|row| (name(row), &row.1)), fits);
         }
         tables += &left_out(&alternatives);
-        if log.run.cut_by_hand {
+        if let Cut::Given(_) = question.target.cut {
+            tables += "not compared: other numbers of workers and of chunks, because --hosts fixes the stages\n";
+        } else if log.run.cut_by_hand {
             tables += "not compared: other numbers of workers and of chunks, because the model is cut by hand\n";
         }
         let mut text = match &recommendation {
@@ -99,14 +103,11 @@ impl Accumulation<'_> {
         Ok(Answer { tables, recommendation: text, cut })
     }
 
-    /// Returns the recommended settings, their reason as a sentence, and the flags of a run with these settings,
+    /// Returns the recommended settings, the reason as a sentence, and the flags of a training run with these settings,
     /// quoted for a shell. A sentence follows for each setting whose value is not in the log.
     fn recommended(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, reason } = recommendation;
-        let (schedule, chunks) = match change {
-            Change::Schedule { name, chunks } => (Some((*name).to_owned()), *chunks),
-            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
-        };
+        let (schedule, unnamed) = self.schedule_flags(change);
         let cut = &training.prediction.cut;
         let workers = training.prediction.peak_live.len();
         let mut flags = format!("--stages {workers} --micro-batches {}", training.micro_batches);
@@ -121,23 +122,51 @@ impl Accumulation<'_> {
                 }
             }
         }
-        match &schedule {
-            Some(schedule) => {
-                flags += &format!(" --schedule {}", printable(&quoted(schedule)));
-                // Settings that no flag changes stay as in the run, also its number of chunks.
-                if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(schedule).is_ok() {
-                    flags += &format!(" --chunks {chunks}");
-                }
-            }
-            None => missing += "the log does not name the file of its plan: also give it as --schedule\n",
-        }
+        flags += &schedule;
+        missing += unnamed;
+        missing += &self.too_many_devices(workers);
         let (settings, cut) = (recommendation.settings(), cut_flag(self.log, cut));
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of the flag `--schedule` for a recommended run with the same schedule as the compared runs.
-    /// The value is the schedule's name. If no known schedule has this name, returns the value of `--schedule` in the
-    /// run's log, such as the path of a plan file. Returns `None` if the log has no value of this flag.
+    /// Returns the flags `--schedule` and `--chunks` for a run with the changed setting `change`.
+    /// The second string is empty, or a line that asks for `--schedule` because the log does not name the plan's file.
+    pub(super) fn schedule_flags(&self, change: &Change) -> (String, &'static str) {
+        let (schedule, chunks) = match change {
+            Change::Schedule { name, chunks } => (Some((*name).to_owned()), *chunks),
+            Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
+        };
+        let Some(schedule) = schedule else {
+            return (String::new(), "the log does not name the file of its plan: also give it as --schedule\n");
+        };
+        let mut flags = format!(" --schedule {}", printable(&quoted(&schedule)));
+        // Settings without a flag stay as in the logged run. So `--chunks` is also given if the run has chunks and this
+        // schedule has one stage per worker.
+        if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(&schedule).is_ok() {
+            flags += &format!(" --chunks {chunks}");
+        }
+        (flags, "")
+    }
+
+    /// Returns a line of text if the logged run's `--device` lists more devices than a run with `workers` workers can
+    /// use, because its program rejects such a list. Returns an empty string otherwise.
+    pub(super) fn too_many_devices(&self, workers: usize) -> String {
+        let replicas = self.log.run.replicas.max(1);
+        let list = self.setting("device").and_then(Value::as_str).unwrap_or_default();
+        // With `cuda:all`, the run had at most a device for each of its workers.
+        let listed = if list.contains(":all") { self.log.plan.workers() * replicas } else { list.split(',').count() };
+        let used = workers.saturating_mul(replicas);
+        if listed <= used {
+            return String::new();
+        }
+        format!(
+            "the run has {listed} devices: also give --device with {used} of them, and --speeds if the run has it\n"
+        )
+    }
+
+    /// Returns the value of the flag `--schedule` for a recommended run whose schedule is not changed. It is the
+    /// schedule's name or, if no known schedule has this name, the logged run's value of `--schedule`, such as the path
+    /// of a plan file. Returns `None` if the log does not have this value.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -145,13 +174,13 @@ impl Accumulation<'_> {
         self.setting("schedule").and_then(Value::as_str).map(str::to_owned)
     }
 
-    /// Returns the value of a setting with which the logged run was started; `None` if the log does not have it.
+    /// Returns the logged run's value of the setting `name`, such as `device`; `None` if it is not in the log.
     fn setting(&self, name: &str) -> Option<&Value> {
         self.log.run.configuration.get(name)
     }
 
-    /// Returns a line of advice to tune the learning rate again, if the recommended batch is larger or smaller than the
-    /// batch of the run. Returns an empty text if both have the same size, or if nothing is recommended.
+    /// Returns a line of advice to retune the learning rate if the recommended batch size differs from the logged
+    /// run's. Empty if it is the same, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
         let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
         let Some(times) = recommendation.and_then(times).filter(|times| (times - 1.0).abs() > 1e-9) else {
@@ -168,7 +197,8 @@ impl Accumulation<'_> {
         )
     }
 
-    /// Returns a text table with a row for each number of micro-batches (M).
+    /// Returns a text table with a row for each number of micro-batches (M) in `trainings`. An asterisk marks the
+    /// predicted runs for which `fits` returns false.
     fn by_micro_batches(&self, trainings: &[PredictedTraining], fits: impl Fn(&PredictedTraining) -> bool) -> String {
         let rows = trainings.iter().map(|training| (training.micro_batches.to_string(), training));
         table("M", self.log.run.unit, rows, fits)
@@ -192,8 +222,7 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns lines of text about the changed settings, such as another schedule, for which no run could be predicted.
-/// Each line has a reason, and all settings to which this reason applies.
+/// Lists the settings, such as other schedules, that were not compared, grouped by reason: one line of text per reason.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
@@ -215,8 +244,9 @@ fn scale(noise: &NoiseScales, unit: Unit) -> String {
     format!("median {}, at its end {}", shown(noise.typical()), shown(noise.last()))
 }
 
-/// Returns a text table with a row for each predicted run. A dash stands for a value that is not predicted, and an
-/// asterisk marks a run that needs more memory than the limit.
+/// Formats predicted runs as a text table, with one line per `(name, prediction)` in `rows` and `heading` above the
+/// names. A dash stands for a value that is not predicted. An asterisk marks a run that exceeds the memory limit
+/// (`fits` returns false).
 fn table<'a>(
     heading: &str,
     unit: Unit,
@@ -269,9 +299,8 @@ fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     }
 }
 
-/// Returns a line of text about the host's memory that a run needed for batches and optimizer states; empty if the log
-/// has none. The tables and the limit `--memory` do not count this memory, because they are about the devices of
-/// workers.
+/// Returns a line of text about the host memory that the logged run needed for batches and optimizer state; empty if
+/// the log has none. The tables and `--memory` leave this host memory out, because they describe the workers' devices.
 fn beside_workers(run: &Run) -> String {
     // The numbers in a log are not trusted, so their sum may be too large for 64 bits.
     let states: u128 = run.memory.iter().map(|worker| u128::from(worker.optimizer_on_host)).sum();
@@ -286,7 +315,7 @@ fn beside_workers(run: &Run) -> String {
     )
 }
 
-/// Quotes a text if necessary, so that a shell passes it to a command as one argument.
+/// Quotes a string if necessary, so that a shell passes it to a command as one argument.
 fn quoted(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./,:=+@%".contains(letter);
     match !text.is_empty() && text.chars().all(is_plain) {

@@ -12,12 +12,13 @@ use crate::logged_run::LinkFlags;
 use crate::plan_flags::not_too_large;
 use crate::predicted_schedule::{Chosen, SEARCH};
 
-/// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
+/// Recommends a number of micro-batches, or another change of settings, and a partition of the layers, from the log of
+/// a run.
 ///
 /// Recommends the settings of the next training run, with the reason and the flags for it. Then it prints how long
-/// training runs with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise. Other
-/// schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number of
-/// micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
+/// training runs with M = 1 to 256 take to reach the logged run's final loss, as estimated from its gradient noise.
+/// Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number
+/// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
 /// partition of the layers, and the main cause of idle time. With --hosts, it compares the partitions over several
 /// hosts. If a program cuts its model into stages by hand, the stages stay as they are: other numbers of workers and
 /// chunks are not compared, and the recommended flags do not contain --cut.
@@ -26,14 +27,16 @@ pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
     #[arg(long, value_name = "FILE")]
     pub(super) from: PathBuf,
-    /// Number of workers P of the recommended run [default: the P of the logged run]
+    /// Number of workers P of the baseline run that other settings are compared with [default: the P of the logged run]
     #[arg(long)]
     pub(super) stages: Option<usize>,
-    /// Name of the schedule of the recommended run [default: the schedule of the logged run]. The schedule of the
-    /// logged run keeps its number of chunks V (stages of a worker), and another schedule has its default number
+    /// Name of the baseline schedule that other settings are compared with [default: the schedule of the logged run].
+    /// The schedule of the logged run keeps its number of chunks V (stages of a worker), and another schedule has its
+    /// default number
     #[arg(long)]
     pub(super) schedule: Option<String>,
-    /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
+    /// Largest acceptable bubble, as a share of the total stage time (workers x step time): the command prints the
+    /// smallest number of micro-batches M that stays within it
     #[arg(long, default_value_t = 0.1)]
     pub(super) bubble: f64,
     /// Largest number of micro-batches M to try for --bubble. The time grows with its square
@@ -52,8 +55,8 @@ pub(crate) struct Flags {
     /// Largest number of workers P to recommend [default: the number of layers of the model]
     #[arg(long, value_name = "P", conflicts_with = "hosts")]
     pub(super) most_stages: Option<usize>,
-    /// File with the log of a second run of the same model, in which micro-batches have another size. If this file is
-    /// given, larger micro-batches are also compared
+    /// File with the log of a second run of the same model, with another micro-batch size. If this file is given,
+    /// larger micro-batches are also compared
     #[arg(long, value_name = "FILE")]
     pub(super) other_size: Option<PathBuf>,
     #[command(flatten)]
@@ -61,8 +64,8 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Returns the schedule of the recommended run: the schedule that the flag --schedule names, or else the schedule
-    /// of the logged run.
+    /// Returns the baseline schedule that other settings are compared with: the one that --schedule names, or else the
+    /// logged run's.
     pub(super) fn schedule(&self, log: &RunLog) -> Result<Chosen> {
         match self.schedule.as_deref() {
             Some(SEARCH) => bail!(
@@ -78,8 +81,8 @@ impl Flags {
         }
     }
 
-    /// Returns an error if the user has cut the model by hand and the recommended run would have another number of
-    /// stages than the logged one. No flag changes the stages of such a model.
+    /// Rejects a change of the number of stages for a model that the user has cut into stages by hand, because no flag
+    /// can change these stages.
     pub(super) fn check_stages(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let (own, workers) = (log.plan.stages(), self.workers(log));
         let (stages, chunks) = (schedule.stages_on(workers), schedule.chunks());
@@ -91,16 +94,28 @@ impl Flags {
         Ok(())
     }
 
-    /// Returns an error if the largest plan to compare has more than 100 million pairs of stage and micro-batch, and
-    /// would need too much memory. The number of micro-batches of this plan is --most, or the run's own number if that
-    /// is larger.
+    /// Returns an error if the baseline run that other settings are compared with has more workers than --most-stages
+    /// allows.
+    pub(super) fn check_most_stages(&self, log: &RunLog) -> Result<()> {
+        let workers = self.workers(log);
+        match self.most_stages {
+            Some(most) if workers > most => bail!(
+                "--most-stages {most}: all settings are compared with a run of P = {workers}; also give --stages, at most {most}"
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns an error if the largest plan to compare would be too large to build (over 100 million stage x
+    /// micro-batch pairs). The number of micro-batches of this plan is --most, or the run's own number if that is
+    /// larger.
     pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let most = self.most.max(log.plan.micro_batches());
         not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")
     }
 
-    /// Returns the number of workers of the recommended run: the sum of --hosts, or else --stages, or else the number
-    /// of the logged run.
+    /// Returns the baseline number of workers that other settings are compared with: the sum of --hosts, or else
+    /// --stages, or else the logged run's number.
     fn workers(&self, log: &RunLog) -> usize {
         match &self.hosts[..] {
             [] => self.stages.unwrap_or(log.plan.workers()),

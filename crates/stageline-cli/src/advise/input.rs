@@ -6,15 +6,15 @@ use stageline_schedule::Schedule;
 use super::accumulation::Accumulation;
 use super::flags::Flags;
 
-/// The input of a recommendation by `stageline advise`: the flags of the command, the log of a run, and the schedule of
-/// the recommended run.
+/// Inputs of a `stageline advise` recommendation: the command's flags, a run's log, and the baseline schedule that
+/// other settings are compared with.
 pub(super) struct Asked<'a> {
     pub(super) flags: &'a Flags,
     pub(super) log: &'a RunLog,
     pub(super) schedule: &'a dyn Schedule,
     pub(super) name: &'a str,
-    /// The costs measured in a second run of the same model, with micro-batches of another size; `None` if the user
-    /// gives no such log. Runs with larger micro-batches are predicted from them.
+    /// Costs measured in a second run of the same model, with micro-batches of another size; `None` if the user gives
+    /// no such log. They are needed to predict runs with larger micro-batches.
     pub(super) other_size: Option<Measured>,
 }
 
@@ -23,8 +23,8 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the name of the recommended run's schedule. If workers have several stages (chunks), their number
-    /// follows the name, as in `interleaved with V = 4`.
+    /// Returns the name of the baseline schedule that other settings are compared with. If it places several stages
+    /// (chunks) on a worker, their number V follows, as in `interleaved with V = 4`.
     pub(super) fn name_with_chunks(&self) -> String {
         match self.schedule.chunks() {
             1 => self.name.to_owned(),

@@ -1,5 +1,4 @@
-//! Formats what `stageline advise` recommends about network links between workers, and about the partition over hosts,
-//! as text.
+//! Formats the output of `stageline advise` about network links between workers, and about partitions over hosts.
 
 use anyhow::Result;
 use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
@@ -7,16 +6,16 @@ use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 use super::input::Asked;
 use crate::plan_flags;
 
-/// The largest increase of the bubble by transfers over network links with which `stageline advise` calls the links
-/// fast enough. It is a fraction, from 0 to 1, of the total stage time (workers x step time).
+/// Threshold above which `stageline advise` calls network links too slow: the increase of the bubble caused by their
+/// transfers, as a fraction (0 to 1) of the total stage time (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {
-    /// Returns a table, as text, of the network links between stages; empty if the plan uses no link.
+    /// Returns a text table of the network links between stages; empty if the plan uses no link.
     ///
-    /// The row of a link shows the bubble that is predicted if only transfers over this link take time. The last two
-    /// rows show the bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b,
-    /// zb-h1 and zb-h2 that has a smaller bubble over these links than the plan.
+    /// A link's row shows the predicted bubble if only this link's transfers take time. The last two rows show the
+    /// bubbles with all links and with no links. A line follows for each of the schedules eager-1f1b, zb-h1 and zb-h2
+    /// that has a smaller bubble over these links than the plan.
     pub(super) fn links(&self, measured: &Measured, target: &Target) -> Result<String> {
         let crossings = measured.crossings(target)?;
         if crossings.is_empty() {
@@ -47,9 +46,9 @@ impl Asked<'_> {
         Ok(text + &self.tolerant_schedules(measured, target, with.bubble)?)
     }
 
-    /// Returns a line of text for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble is smaller
-    /// than `bubble`, a fraction from 0 to 1. The predictions use the workers, the micro-batches and the partition of
-    /// the layers of `target`, and the network links in `measured`.
+    /// Suggests schedules that tolerate slow links better: one line of text for each of eager-1f1b, zb-h1 and zb-h2
+    /// whose predicted bubble is below `bubble` (a fraction, 0 to 1). The predictions use `target`'s numbers of workers
+    /// and micro-batches, its partition of the layers, and the network links in `measured`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -68,11 +67,10 @@ impl Asked<'_> {
         Ok(text)
     }
 
-    /// Returns a table, as text, with a row for each partition of the layers over hosts in `cuts`. A row has the layers
-    /// after which the model is split between hosts. For each split, it has the MB that one micro-batch sends in one
-    /// direction: activations forward, or as many bytes of gradients back. The time of the slowest worker, the step
-    /// time and the bubble follow. If there is only one partition, or all splits carry the same bytes, a last line
-    /// explains this.
+    /// Returns a text table with a row for each partition of the layers over hosts in `cuts`. A row names the last
+    /// layer before each boundary between hosts, and the MB that one micro-batch sends there in each direction
+    /// (activations forward, as many bytes of gradients back). The time of the slowest worker, the step time and the
+    /// bubble follow. If there is only one partition, or all boundaries carry the same bytes, a last line says so.
     pub(super) fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();
@@ -102,9 +100,9 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the predicted bubble as text, and whether the network links are fast enough. `with` is the bubble with
-/// transfers over the links, and `without` is the bubble with transfers that take no time. Both are fractions (0 to 1)
-/// of the total stage time. Links are too slow if the difference is more than 0.02.
+/// Formats the predicted bubble, and says whether the network links are fast enough. `with` is the bubble with
+/// transfers over the links, and `without` the bubble with free transfers. Both are fractions (0 to 1) of the total
+/// stage time. Links are too slow if `with - without` is above 0.02.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -115,7 +113,7 @@ fn verdict(without: f64, with: f64) -> String {
 }
 
 /// Returns the largest predicted number of live micro-batches on any worker. A micro-batch is live while its
-/// activations are kept for its backward pass.
+/// activations are retained for its backward pass.
 pub(super) fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }

@@ -2,7 +2,7 @@
 //!
 //! - `flags`: the flags of the command, and the schedule that they choose.
 //! - `input`: the input of a recommendation: the flags, the log and the schedule.
-//! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
+//! - `accumulation`: how many micro-batches (M) a step should have, and which other setting shortens the training run.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
 //!
 //! Input: the flags, with the path of a log. Output: text on the terminal. `stageline-report` makes all predictions:
@@ -16,7 +16,7 @@ mod links;
 use std::ops::Range;
 
 use anyhow::{Context, Error, Result, ensure};
-use stageline_report::{Cause, Cut, Hosts, Measured, Target, layer_range};
+use stageline_report::{Cause, Change, Cut, Hosts, Measured, Target, layer_range};
 
 use self::accumulation::Answer;
 pub(crate) use self::flags::Flags;
@@ -33,6 +33,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     let measured = Measured::of(&log)?;
     let Chosen { schedule, name, .. } = flags.schedule(&log)?;
     flags.check_stages(&log, &schedule)?;
+    flags.check_most_stages(&log)?;
     flags.check_size(&log, &schedule)?;
     let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
     let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
@@ -42,8 +43,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Asked<'_> {
-    /// Returns the text that `stageline advise` prints without --hosts. It shows a partition of the layers into
-    /// stages by the measured times of forward and backward passes.
+    /// Returns the text that `stageline advise` prints without --hosts. It includes a partition of the layers into
+    /// stages, balanced by the measured times of forward and backward passes.
     fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -67,9 +68,9 @@ impl Asked<'_> {
         Ok(text + &self.ending(&cut))
     }
 
-    /// Returns the text that `stageline advise` prints with --hosts. It shows the partition of the layers over these
-    /// hosts that has the shortest predicted step. The model is split between hosts only at stage boundaries of the
-    /// logged run.
+    /// Returns the text that `stageline advise` prints with --hosts. It includes the partition of the layers over these
+    /// hosts with the shortest predicted step. The model is split between hosts only at stage boundaries of the logged
+    /// run.
     fn cut_between_hosts(&self, measured: Measured) -> Result<String> {
         let hosts = Hosts::new(self.flags.hosts.clone())?;
         let link = self.flags.link.link().or(measured.slowest_link());
@@ -88,11 +89,16 @@ impl Asked<'_> {
     }
 
     /// Returns the beginning of the text that `stageline advise` prints: the recommendation and its tables. If nothing
-    /// is recommended, a line contains the flags of the partition `cut` over `workers` workers.
+    /// is recommended, a line has the flags for a training run with the partition `cut` over `workers` workers.
     fn beginning(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
         let mut text = answer.recommendation.clone();
         if answer.cut.is_none() {
-            text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
+            let accumulation = self.accumulation();
+            let (schedule, missing) = accumulation.schedule_flags(&Change::None);
+            let devices = accumulation.too_many_devices(workers);
+            let cut = cut_flag(self.log, cut);
+            text +=
+                &format!("the partition as flags of a training: --stages {workers}{schedule}{cut}\n{missing}{devices}");
         }
         text += &other_cores(self.log, self.flags.stages.unwrap_or(workers));
         text + &answer.tables
@@ -112,10 +118,9 @@ impl Asked<'_> {
         text
     }
 
-    /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted
-    /// bubble is at most `--bubble`. If no M up to `--most` has such a bubble, the line says so. If the run's plan was
-    /// searched or read from a file, and `--schedule` is unset, the plan exists for one M only. The line then has the
-    /// bubble of this plan.
+    /// Returns a line with the smallest number of micro-batches (M) whose predicted bubble is at most `--bubble`. If no
+    /// M up to `--most` has such a bubble, the line says so. If `--schedule` is unset and the run's plan was searched
+    /// or read from a file, the plan exists for one M only, and the line has the bubble of this plan.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
         let name = self.name_with_chunks();
@@ -144,8 +149,8 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the name of a cause of idle time, with a remedy in brackets. `by_hand` is true for a model that its program
-/// cuts into stages by hand. The remedy is then a different one, because no flag changes the stages of such a model.
+/// Returns the name of a cause of idle time, with a remedy in brackets. `by_hand` is true for a model whose program
+/// partitions (cuts) it into stages by hand. Its remedies differ, because no flag changes its stages.
 fn advice(cause: Cause, by_hand: bool) -> &'static str {
     match cause {
         Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",

@@ -7,10 +7,10 @@ use crate::output::print;
 
 /// Lists the devices of this host by the names that `--device` takes
 ///
-/// Each line has a device's name, the model of the processor or GPU, and the memory of the GPU: its size, the bytes
-/// that this command itself has reserved, and the bytes that it has in use. The memory that other programs use is not
-/// known. A device that is a program on the CPU is marked "software". A GPU appears once for every interface through
-/// which this build can use it. An interface without GPUs has one line, which says why and what to install.
+/// Each line has a device's name, the model of the processor or GPU, and the memory of the GPU: its size, and the bytes
+/// that this command itself has reserved and allocated. The memory that other programs use is not known. A GPU that the
+/// CPU emulates is marked "software". A GPU appears once for every API (such as CUDA) that this build supports for it.
+/// An API without GPUs has one line, which says why and what to install.
 #[derive(Args)]
 pub(crate) struct Flags {}
 
@@ -20,7 +20,7 @@ pub(crate) fn run(Flags {}: Flags) -> anyhow::Result<()> {
 }
 
 /// Returns the list of this host's devices as text: the CPU with its number of cores, and the GPUs that `search` finds
-/// for each interface (such as CUDA). If there are none, the text says why.
+/// for each API (such as CUDA). For an API without GPUs, the text says why.
 fn list(cores: usize, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
     let mut lines = line("cpu", &format!("{cores} cores"));
     for api in GpuApi::ALL {
@@ -49,8 +49,8 @@ fn line(name: &str, text: &str) -> String {
     format!("{name:<12}{text}\n")
 }
 
-/// Returns the model and the memory of a GPU as text. If the GPU does not start, the text says why. `api` is the
-/// interface, such as CUDA, through which it was found.
+/// Returns the model and the memory of a GPU as text. If the GPU does not start, the text says why. `api` is the API,
+/// such as CUDA, that found the GPU.
 fn described(api: GpuApi, gpu: &Gpu) -> String {
     let model = match &gpu.model {
         Ok(model) if gpu.is_software => format!("{model}, software"),
@@ -72,8 +72,8 @@ fn shown(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Returns the line of text about one interface to GPUs, such as CUDA: the GPUs that `search` finds, or the reason
-    /// why there are none.
+    /// Returns the line of text about one GPU API, such as CUDA: the GPUs that `search` finds, or the reason why there
+    /// are none.
     fn line_of(api: GpuApi, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
         let lines = list(4, search);
         assert_eq!(lines.lines().count(), 1 + GpuApi::ALL.len(), "{lines}");
@@ -95,8 +95,8 @@ mod tests {
         assert!(found.contains("none found") && found.contains("`mesa-vulkan-drivers`"), "{found}");
     }
 
-    /// Tests the line of `stageline devices` about an interface to GPUs, such as wgpu. A missing library (such as
-    /// libvulkan), a broken library and a failed search for GPUs are reported in different words.
+    /// Tests the line of `stageline devices` about a GPU API, such as wgpu. A missing library (such as libvulkan), a
+    /// broken library and a failed search for GPUs are reported in different words.
     #[test]
     fn a_broken_library_is_told_from_no_gpus() {
         let api = GpuApi::Wgpu;

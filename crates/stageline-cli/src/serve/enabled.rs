@@ -58,7 +58,7 @@ enum TransportName {
 }
 
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
-    // Only the server knows why a session was rejected or a tensor did not arrive, so it logs warnings.
+    // The server logs warnings, because only it knows why a session was rejected or a tensor did not arrive.
     let warnings = tracing_subscriber::fmt().with_max_level(Level::WARN).with_ansi(false).with_target(false);
     warnings.with_writer(std::io::stderr).init();
     if let Some(cores) = flags.cores {

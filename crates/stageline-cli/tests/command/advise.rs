@@ -106,6 +106,26 @@ fn recommended_flags_can_be_copied() {
     assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
 }
 
+/// Tests the flags for a number of workers and devices that the run did not have, which its other settings would
+/// contradict.
+#[test]
+fn settings_of_the_run_that_contradict_the_flags_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    let refused = error(&format!("advise --from {log} --most-stages 1"));
+    assert!(refused.contains("a run of P = 2; also give --stages, at most 1"), "{refused}");
+    // Without a recommendation, the partition belongs to the named schedule.
+    let chunked = write(folder.path(), "chunked.jsonl", &log_of_four(""));
+    let advice = text(&format!("advise --from {chunked} --stages 2 --schedule zb-v"));
+    assert!(advice.contains("as flags of a training: --stages 2 --schedule zb-v --chunks 2 --cut "), "{advice}");
+    let devices = r#""configuration":{"device":"cuda:0,cuda:1"}"#;
+    let two = noisy(1_000_000_000).replace(r#""configuration":{"seed":1}"#, devices);
+    let two = write(folder.path(), "two.jsonl", &two);
+    let found = |workers: usize| text(&format!("advise --from {two} --stages {workers} --most-stages {workers}"));
+    assert!(found(1).contains("the run has 2 devices: also give --device with 1 of them"), "{}", found(1));
+    assert!(!found(2).contains("also give --device"));
+}
+
 /// Tests that the flags of a recommended schedule without chunks set their number to 1 if the run had another one. A
 /// training takes settings without a flag from the run, and refuses 4 chunks with this schedule.
 #[test]

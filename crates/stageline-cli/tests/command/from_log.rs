@@ -25,7 +25,10 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
         "{advice}"
     );
     assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
-    assert!(advice.contains("\nthe partition as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
+    assert!(
+        advice.contains("\nthe partition as flags of a training: --stages 2 --schedule 1f1b --cut 0,1\n"),
+        "{advice}"
+    );
 
     let unknown = error(&format!("advise --from {log} --bandwidth 1"));
     assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
@@ -177,7 +180,8 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
         advice.contains("\nthe plan of the log, with a bubble of 33.3%, was made for M = 2 and P = 2 alone; give"),
         "{advice}"
     );
-    assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
+    let without_file = "as flags of a training: --stages 2 --cut 0,1\nthe log does not name the file of its plan";
+    assert!(advice.contains(without_file), "{advice}");
     assert!(error(&format!("advise --from {log} --stages 1")).contains("--schedule NAME"));
     let refused = error(&format!("advise --from {log} --schedule search"));
     assert!(refused.contains("stageline search --from"), "{refused}");

@@ -21,6 +21,13 @@ fn a_plan_is_printed_as_text_or_as_csv() {
 }
 
 #[test]
+fn a_picture_with_too_few_columns_says_so() {
+    let note = "--svg FILE draws all of them\n";
+    assert!(text("plan --stages 4 --micro-batches 200").ends_with(note));
+    assert!(!text("plan --stages 4 --micro-batches 50").contains(note));
+}
+
+#[test]
 fn wrong_costs_leave_no_file_behind() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plan.csv");
@@ -287,6 +294,7 @@ fn impossible_plans_are_rejected_with_the_reason() {
     assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
     assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
     assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));
+    assert!(error("search --stages 1000 --micro-batches 1000").contains("would take hours"));
     assert!(error("plan --stages 1000 --micro-batches 200 --svg -").contains("too many for a picture"));
     assert!(error("plan --stages 99999999 --micro-batches 99999999").contains("ask for fewer"));
     assert!(error("simulate --stages 2").contains("--micro-batches"));

@@ -3,8 +3,7 @@
 
 use std::io::{self, Write};
 
-/// A TensorBoard event file. Scalar measurements of a run, such as its loss and step times, are written to it step by
-/// step.
+/// Writer of a TensorBoard event file, for a run's scalar measurements, such as loss and step time, step by step.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,
@@ -25,8 +24,8 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes measurements of the training step with the number `step` to the event file, and flushes the file. Each of
-    /// `figures` is a TensorBoard tag and a value. `wall_time` is in seconds since 1970.
+    /// Writes measurements of the training step with the number `step` to the event file, and flushes the file. Each
+    /// entry of `figures` is a TensorBoard tag and its value. `wall_time` is in seconds since 1970.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.
@@ -55,13 +54,13 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-/// Returns the checksum that a TFRecord file stores for the length and for the data of each record. It is the CRC-32C
-/// of `data`, rotated by 15 bits, plus a constant.
+/// Returns the masked checksum that a TFRecord file stores for each record's length and for its data: the CRC-32C of
+/// `data`, rotated by 15 bits, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A protocol buffer message of an event file: bytes to which the fields of the message are appended.
+/// A protocol buffer message for an event file: its encoded bytes, which methods append fields to.
 #[derive(Default)]
 struct Message(Vec<u8>);
 

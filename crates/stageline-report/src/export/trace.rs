@@ -21,16 +21,16 @@ pub struct Trace {
     events: Vec<(u64, Value)>,
     stages: usize,
     arrows: u64,
-    /// The end time of the last training step that was added to a trace, in seconds since the trace began.
+    /// End time of the last training step that was added to this trace, in seconds since the trace began.
     end: f64,
-    /// The end time of each worker's last slice, in nanoseconds since the trace began. If steps overlap, events of a
-    /// step may end after the step.
+    /// End time of each worker's last slice in this trace, in nanoseconds since the trace began. If steps overlap,
+    /// events of a step may end after the step.
     ends: Vec<u64>,
-    /// The number of training steps that were left out of a trace, because it would have become too large.
+    /// Number of training steps that were left out of this trace, because it would have become too large.
     left_out: usize,
 }
 
-/// The largest number of JSON events in a trace, because viewers are slow to open larger traces.
+/// Maximum number of JSON events in a trace, because viewers are slow to open larger traces.
 const MOST_EVENTS: usize = 200_000;
 
 fn micros(nanoseconds: u64) -> f64 {
@@ -43,9 +43,9 @@ impl Trace {
         Self::default()
     }
 
-    /// Appends the training step with the number `step` to the trace. It took `seconds` seconds, and `timeline` has a
-    /// list of events for each worker. Returns true if the step was added. Leaves the step out and returns false if the
-    /// trace would exceed 200,000 JSON events, because viewers open larger traces slowly.
+    /// Appends the training step with the number `step` to the trace. The step took `seconds` seconds, and `timeline`
+    /// has a list of events for each worker. Returns false, and leaves the step out, if the trace would exceed 200,000
+    /// JSON events, because viewers open larger traces slowly.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -55,12 +55,13 @@ impl Trace {
         let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
         let mut receives = Vec::new();
         self.ends.resize(self.ends.len().max(timeline.len()), 0);
-        // A worker does one thing at a time, so the step begins once its first events fit after those of the step
-        // before.
+        // A worker does one thing at a time. So the step is placed late enough that each worker's first event follows
+        // its last event of the previous step.
         let fits = |(row, end): (&Vec<Event>, &u64)| Some(*end as f64 / 1e9 - row.first()?.start.as_secs_f64());
         let begin = timeline.iter().zip(&self.ends).filter_map(fits).fold(self.end, f64::max);
         for (worker, row) in timeline.iter().enumerate() {
-            // An arrow needs a slice of some length, so a slice has at least 1 ns and the next one begins after it.
+            // Arrows attach only to slices that take time, so a slice takes at least 1 ns, and the next one begins
+            // after it.
             let mut earliest = self.ends[worker];
             for event in row {
                 self.stages = self.stages.max(event.stage + 1);
@@ -126,7 +127,7 @@ impl Trace {
         self.events.push((to, end("f", to, receiver)));
     }
 
-    /// Returns the trace as the JSON text of a trace file: the names of the tracks (one for each stage), then the
+    /// Returns the trace as the JSON string of a trace file: the names of the tracks (one for each stage), then the
     /// events in order of time.
     pub fn json(&self) -> String {
         let mut events: Vec<_> = (0..self.stages)

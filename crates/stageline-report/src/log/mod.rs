@@ -1,19 +1,21 @@
 //! The log of a training run: one JSON object per line, written while the run trains and read back later.
 //!
-//! Input: the text of a log. Output: [`RunLog`], with the description of the run, its steps in order, and medians over
+//! Input: the lines of a log. Output: [`RunLog`], with the description of the run, its steps in order, and medians over
 //! the steps, such as the typical step time. It also has the main cause of idle time ([`Cause`]). This module owns the
-//! structure of every line, which a training program fills and serialises. A line has one field for each logged figure,
-//! in seconds or bytes, with a default for older logs. This module states what was measured. It must not predict, draw,
-//! or import from the other modules of this crate.
+//! structure of every line, which a training program fills and serialises. A line has one field for each logged
+//! measurement, in seconds or bytes, with a default for older logs. This module only reports measurements. It must not
+//! predict, draw, or import from the other modules of this crate.
 //!
 //! - [`record`]: the structures of the lines: [`Run`](record::Run), [`Step`](record::Step),
 //!   [`Account`](record::Account), [`Event`](record::Event).
-//! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
+//! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of a
+//!   measurement.
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
 //! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether each worker of a run with
 //!   another number of workers would have more or fewer CPU cores.
-//! - `layer_range`: the layers of a stage in a few words ([`layer_range()`]).
-//! - `untrusted`: the checks of the plan and the figures of a log that is read, because a log may come from elsewhere.
+//! - `layer_range`: the names of a stage's first and last layer ([`layer_range()`]).
+//! - `untrusted`: validates the plan and the numbers of a log while it is read, because a log may come from an
+//!   untrusted source.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod cores;

@@ -1,45 +1,48 @@
 //! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
-//! It is a loss weight: for a language model, a number of tokens.
+//! A noise scale is a batch size, in units of loss weight: for a language model, a number of tokens.
 //!
 //! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
 //! measured step is therefore computed from a window of 9 measured steps: the step itself and 4 on each side, fewer at
-//! both ends of the run. It is the mean of their variances over the mean of their squared norms.
+//! both ends of the run. It is the mean variance of these steps divided by their mean squared norm.
 //!
 //! *Spikes.* A step whose gradient norm is more than twice the median of its window, such as in a spike of the loss,
 //! would outweigh all others. Its estimates are therefore scaled down to twice the median. Other steps keep their
 //! estimates: dividing each by its own norm would weigh strong signals less, and make the noise scale too large.
 //!
-//! *Unknown scales.* If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and
-//! the noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
+//! *Unknown scales.* If the mean of the squared norms is not above 0, the gradient cannot be distinguished from its
+//! noise, and the noise scale counts as infinite. A step that was not measured gets the noise scale of the nearest
+//! measured step.
 //!
-//! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
-//! is known only if random signs give at least as many estimates above 0 with a probability of at most 10%. This needs
-//! 4 of 4, 14 of 20, or 57 of 100. Otherwise the noise scale is not known, whatever the ratio of the means is. The run
-//! has one such test and not one for each window, because in a long run some window would pass by chance.
+//! *Signs.* If the true gradient were 0, the estimates of its squared norm would be positive as often as negative. So
+//! the noise scale counts as known only if random signs would give at least as many positive estimates with a
+//! probability of at most 10%. This needs 4 positive estimates of 4, 14 of 20, or 57 of 100. Otherwise the noise scale
+//! is not known, whatever the ratio of the means is. There is one test for the whole run and not one for each window,
+//! because in a long run some windows would pass by chance.
 //!
-//! *Steps to a loss.* At the noise scale N, a step with a batch of B and the best learning rate for B lowers the loss
-//! in proportion to 1 / (1 + N / B). This is equation 2.7 of McCandlish et al. (2018,
-//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). So a step of the run, with the batch W, is worth (1 + N / B)
-//! / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the batch B to the
-//! same loss.
+//! *Steps to a loss.* At the noise scale N, a step with the batch size B and the best learning rate for B lowers the
+//! loss in proportion to 1 / (1 + N / B). This is equation 2.7 of McCandlish et al. (2018,
+//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). So a step of the run, with the batch size W, is worth (1 + N
+//! / B) / (1 + N / W) steps with the batch size B. The sum over the run's steps is the number of steps with the batch
+//! size B that reach the same loss.
 
 use super::median::median;
 use super::record::{SignalAndNoise, Step};
 use super::run_log::RunLog;
 
-/// The number of measured training steps in a window, over which estimates of the gradient noise are averaged.
+/// Number of training steps with measured gradient noise that one noise scale averages over.
 const WINDOW: usize = 9;
 
-/// A step is a spike if its gradient norm is more than this many times the median gradient norm of its window.
+/// Threshold for a spike, as a multiple of the window's median gradient norm. A step with a larger norm is a spike,
+/// whose estimates are scaled down.
 const SPIKE: f64 = 2.0;
 
-/// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
+/// Minimum number of measured steps for computing the noise scale of a run's gradient.
 const FEWEST: usize = 4;
 
-/// The gradient's noise scales in a logged run, one for each training step that updated parameters. A noise scale is
-/// the loss weight of the batch whose gradient has as much noise as signal. The loss weight of a batch is the sum of
-/// the weights of its targets; for a language model, the number of unmasked tokens. Settings for other batch sizes
-/// follow from the noise scales.
+/// The gradient's noise scales in a logged run, one for each training step that updated parameters. They predict how
+/// many steps another batch size needs. A noise scale is the loss weight of the batch whose gradient has as much noise
+/// as signal. The loss weight of a batch is the sum of its targets' weights; for a language model, the number of
+/// unmasked tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -47,52 +50,52 @@ pub struct NoiseScales {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct OfStep {
-    /// The sum of the weights of a training step's targets; in most models, the number of tokens.
+    /// Loss weight of this training step's batch: the sum of its targets' weights; in most models, the number of
+    /// tokens.
     batch: f64,
-    /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch. It is infinite if
-    /// the estimated squared norm of the gradient is not above 0.
+    /// Noise scale of the gradient at this training step, in units of loss weight. It is infinite if the estimated
+    /// squared norm of the gradient is not above 0.
     scale: f64,
 }
 
-/// The significance level (10%) of the test that tells a gradient from its noise. The test counts the positive
-/// estimates of the gradient's squared norm in the run. It passes if random signs give at least as many with a
-/// probability of at most 10%.
+/// Significance level (10%) of the sign test for whether a gradient can be distinguished from its noise. The test
+/// counts the positive estimates of the gradient's squared norm in the run. It passes if random signs would give at
+/// least as many with a probability of at most 10%.
 const BY_CHANCE: f64 = 0.1;
 
-/// Why the noise scale of a run's gradient is not known.
+/// The reason why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The noise scale is unknown because the run has one micro-batch per step and no further data-parallel replicas.
-    /// The measurement of the gradient noise compares the gradients of several micro-batches.
+    /// The run has one micro-batch per step and one replica, so its gradient noise cannot be measured: the measurement
+    /// compares the gradients of several micro-batches. Log a run with at least two micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]
     OneMicroBatch,
-    /// The noise scale is unknown because no step of the run measured the noise of the gradient.
+    /// No step of the run measured the gradient noise. Log a run with `--noise-every 10`.
     #[error("the log has no gradient noise; log a run with --noise-every 10 and --micro-batches 2 or more")]
     NotMeasured,
-    /// The noise scale is unknown because the run measured the gradient noise in too few steps. A noise scale is
-    /// computed from an average over steps.
+    /// The run measured the gradient noise in too few steps; a noise scale is an average over steps. Log a longer run,
+    /// or one with a smaller `--noise-every`.
     #[error(
         "{measured} steps of the log measured the gradient noise, and {needed} are needed; log a longer run, or one with a smaller \
          --noise-every"
     )]
     TooFew {
-        /// The number of steps that measured the gradient noise and updated parameters.
+        /// Number of logged steps that measured the gradient noise and updated parameters.
         measured: usize,
-        /// The smallest number of steps with a measured gradient noise from which a noise scale is computed.
+        /// Minimum number of steps with measured gradient noise for computing a noise scale.
         needed: usize,
     },
-    /// The noise scale is unknown because the gradient cannot be told from its noise. The estimates of the gradient's
-    /// squared norm are not positive more often than chance explains, or their mean is not above 0 in any window of
-    /// measured steps.
+    /// The noise hides the gradient: the estimates of its squared norm are positive no more often than by chance, or
+    /// their mean is not above 0 in any window of measured steps. Log a longer run, or larger batches.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
     )]
     Hidden {
-        /// The number of steps that measured the gradient noise and updated parameters.
+        /// Number of logged steps that measured the gradient noise and updated parameters.
         measured: usize,
     },
 }
@@ -102,7 +105,7 @@ impl RunLog {
     /// computed from a window of 9 measured steps.
     ///
     /// # Errors
-    /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise.
+    /// Returns [`NoNoise`] if too few steps measured the noise, or if the noise hides the gradient.
     pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
         let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
         let estimates = updated
@@ -111,7 +114,7 @@ impl RunLog {
             .filter_map(|(at, step)| Some((at, (step.noise.as_ref()?.total, step.gradient_norm?))));
         let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
         match totals.len() {
-            // Replicas have micro-batches of their own.
+            // With several replicas, M = 1 is enough, because each replica has its own micro-batch.
             0 if (self.plan.micro_batches(), self.run.replicas) == (1, 1) => return Err(NoNoise::OneMicroBatch),
             0 => return Err(NoNoise::NotMeasured),
             measured @ ..FEWEST => return Err(NoNoise::TooFew { measured, needed: FEWEST }),
@@ -130,16 +133,16 @@ impl RunLog {
             batch: step.weight,
             scale: scales[nearest(number)].unwrap_or(f64::INFINITY),
         };
-        // A step whose targets have no weight changes nothing.
+        // A step whose targets all have weight 0 changes nothing, so it is left out.
         let of_steps = updated.iter().enumerate().map(of_step).filter(|step| step.batch > 0.0);
         Ok(NoiseScales { of_steps: of_steps.collect() })
     }
 }
 
 impl NoiseScales {
-    /// Returns the number of optimizer steps, not rounded, that a training run needs to reach the loss that the logged
-    /// run had after its last step. The batches of the training run have the loss weight `batch` (the sum of the
-    /// weights of their targets) and the best learning rate for this weight.
+    /// Returns how many optimizer steps (not rounded) a training run with another batch size needs to reach the logged
+    /// run's final loss. Its batches have the loss weight `batch` (the sum of their targets' weights), and its learning
+    /// rate is the best for this batch size.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
@@ -154,16 +157,16 @@ impl NoiseScales {
     }
 
     /// Returns the gradient's noise scale at the last step of the run that updated parameters, as a loss weight (for a
-    /// language model, a number of tokens). It is infinite if the averaged squared norm of the gradient is not above 0
-    /// there.
+    /// language model, a number of tokens). It is infinite if the estimated squared norm of the gradient, averaged
+    /// around this step, is not above 0.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
 }
 
 impl OfStep {
-    /// Returns the number of steps, not rounded, that lower the loss as much as one step of the logged run did. Each of
-    /// them has a batch with the loss weight `batch`.
+    /// Returns how many steps (not rounded) with batches of loss weight `batch` lower the loss as much as this logged
+    /// step.
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -173,8 +176,9 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the estimates of a step, scaled down if its gradient norm `norm` is more than twice the median of
-    /// `norms`, the norms in the step's window. So a spike does not outweigh other steps in an average.
+    /// Returns a step's estimates, scaled down if the step is a spike: if its gradient norm `norm` is more than twice
+    /// the median of `norms`, the norms in the step's window. This keeps a spike from outweighing other steps in an
+    /// average.
     #[must_use]
     pub fn without_spike(self, norm: f64, norms: impl IntoIterator<Item = f64>) -> Self {
         let most = SPIKE * median(norms.into_iter()).unwrap_or(norm);
@@ -210,12 +214,12 @@ fn window<T>(estimates: &[T], at: usize) -> &[T] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
-/// Whether more estimates of the gradient's squared norm are positive than chance explains. This is so if random signs
-/// give at least as many positive estimates with a probability of at most 10%.
+/// Sign test for whether the gradient stands out from its noise: true if random signs would give at least as many
+/// positive estimates of its squared norm with a probability of at most 10%.
 fn exceeds_chance(squared_norms: impl ExactSizeIterator<Item = f64>) -> bool {
     let count = squared_norms.len();
     let positive = squared_norms.filter(|squared_norm| *squared_norm > 0.0).count();
-    // The logarithm, because the probability that all of many signs are positive is too small for a float.
+    // The logarithm is used because the probability that all of many signs are positive is too small for a float.
     let mut logarithm = count as f64 * 0.5_f64.ln();
     let mut at_least = 0.0;
     for number in (positive..=count).rev() {

@@ -2,16 +2,17 @@
 
 use super::run_log::RunLog;
 
-/// The smallest number of steps with a finite loss that a run must have before its loss can count as rising.
+/// Minimum number of steps with a finite loss that a run must have before its loss can count as rising.
 const FEWEST: usize = 8;
 
-/// The threshold for a rising loss, in standard errors. A loss rises if its mean over the second half of the run is
-/// above the mean over the first half by more than this. Chance alone exceeds the threshold in about one run of 700.
+/// Threshold for a rising loss, in standard errors of the difference between two mean losses. A loss rises if its mean
+/// over the second half of the run is above the mean over the first half by more than this. By chance alone, about one
+/// run in 700 exceeds it.
 const ERRORS: f64 = 3.0;
 
-/// The mean losses of the first and the second half of a run whose loss rises. The log of such a run does not show
-/// which settings are best. Settings are compared by the time until a training run reaches the loss that the logged run
-/// had after its last step. Such a time means nothing if the loss has risen.
+/// The mean losses of the first and the second half of a run whose loss rises. The log of such a run cannot show which
+/// settings are best: settings are compared by the time until a training run reaches the logged run's final loss, which
+/// is meaningless if the loss has risen.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss of the run rises, from a mean of {first:.4} in the first half of its steps to {second:.4} in the second, so the time to \
@@ -25,9 +26,9 @@ pub struct RisingLoss {
 }
 
 impl RunLog {
-    /// Returns the mean losses of the two halves of the run if its loss rises. It rises if the second mean is above the
-    /// first by more than 3 standard errors of their difference. Returns `None` if the loss does not rise, or if fewer
-    /// than 8 of the steps that updated parameters have a finite loss.
+    /// Checks whether the run's loss rises, and if so, returns the mean losses of its two halves. It rises if the
+    /// second mean is above the first by more than 3 standard errors of their difference. Returns `None` if the loss
+    /// does not rise, or if fewer than 8 of the steps that updated parameters have a finite loss.
     pub fn rising_loss(&self) -> Option<RisingLoss> {
         let updated = self.steps.iter().filter(|step| step.gradient_norm.is_some());
         let losses: Vec<f64> = updated.filter_map(|step| step.loss).filter(|loss| loss.is_finite()).collect();

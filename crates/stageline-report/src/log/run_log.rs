@@ -10,8 +10,8 @@ use super::error::LogError;
 use super::median::median;
 use super::record::{Account, Line, Run, Step, Validation, clock};
 
-/// The parsed log of a run, from which pages, traces and predictions are made. It has the description of the run, and
-/// the run's plan, training steps and validations.
+/// The parsed log of a run, the input of pages, traces and predictions: the run's description, plan, training steps and
+/// validations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLog {
     /// The first line of the log, which describes the run: its plan, layers, settings and machine.
@@ -22,24 +22,27 @@ pub struct RunLog {
     pub steps: Vec<Step>,
     /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
-    /// The number of the first step that the description `run` applies to, counted from 0. A resumed run writes a new
-    /// description, whose plan, layers and devices may differ from those of earlier steps.
+    /// Zero-based number of the first step that `run` describes. A resumed run writes a new description, whose plan,
+    /// layers and devices may differ from those of earlier steps.
     pub resumed_at: usize,
 }
 
 impl RunLog {
-    /// Reads the log of a run from its lines. Skips a last line that is incomplete, for example after a crash. If the
-    /// run resumed from an earlier step, its new steps and validations replace all those that the log has from that
-    /// step on.
+    /// Reads the log of a run from its lines. Skips an incomplete last line, for example after a crash. If the run was
+    /// resumed from an earlier step, its new steps and validations replace all those that the log has from that step
+    /// on.
     ///
     /// # Errors
-    /// Returns [`LogError`] if the lines cannot be read or parsed, do not describe the run before its steps, or have an
-    /// invalid plan or number. It is also returned if the model has too many layers, or if a step has an event of a
-    /// stage that the plan lacks.
+    /// Returns [`LogError`] in these cases:
+    ///
+    /// - The lines cannot be read or parsed.
+    /// - The description of the run does not come before its steps.
+    /// - The plan or a number is invalid, or the model has too many layers.
+    /// - A step has an event of a stage that does not exist in the plan.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let (mut unreadable, mut resumed_at) = (None, None);
-        // A crash may cut the last line within a character.
+        // A crash may truncate the last line within a UTF-8 character, so lines are read as bytes.
         for (number, line) in lines.split(b'\n').enumerate() {
             let line = line?;
             if line.trim_ascii().is_empty() {
@@ -84,8 +87,8 @@ impl RunLog {
     }
 
     /// Returns the steps that count for the run's medians. These are the steps that updated parameters since the run
-    /// was last started or resumed. If there are more than two, the first two are left out, because memory and threads
-    /// are still cold in them.
+    /// was last started or resumed. If there are more than two, the first two are left out as warm-up steps, because
+    /// memory and threads are still cold.
     ///
     /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
     /// those.
@@ -94,8 +97,8 @@ impl RunLog {
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the run has synchronised steps, where workers waited for their devices after every action. The run's
-    /// medians are then computed from these steps only, because they have the times of the devices and not of the host.
+    /// Whether the run has synchronised steps, where workers waited for their devices after every action. If so, the
+    /// run's medians are computed from these steps only, because they have device times instead of host times.
     ///
     /// Ignores steps that updated no parameters, and the first two steps if there are more.
     pub fn synchronised(&self) -> bool {
@@ -108,9 +111,9 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether the logged times only measure how long the host took to send requests to other hosts, and not the work
-    /// of the devices there. This is so if the run had stages on several hosts and no synchronised step. In a
-    /// synchronised step, workers wait for their devices after every action.
+    /// Whether the logged times only measure how long it takes to send requests to remote devices, and not the devices'
+    /// work. True if the run had stages on several hosts and no synchronised step, where workers wait for their devices
+    /// after every action.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
@@ -133,16 +136,16 @@ impl RunLog {
         matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
     }
 
-    /// Returns the median loss weight of a step's batch, which is usually the number of unmasked targets. The median is
-    /// over the [warm steps](Self::warm_steps), which leave out the first two steps. Returns `None` if no step updated
-    /// parameters.
+    /// Returns the median loss weight of the steps' batches, which is usually the number of unmasked targets. The
+    /// median is over the [warm steps](Self::warm_steps), which leave out the first two steps. Returns `None` if no
+    /// step updated parameters.
     pub fn weight(&self) -> Option<f64> {
         median(self.warm_steps().map(|step| step.weight))
     }
 
     /// Returns the median step time in seconds, and the median bubble as a fraction of the total stage time (workers x
     /// step time); 0.1 is 10%. Both are medians over the [warm steps](Self::warm_steps), which leave out the first two
-    /// steps. Both exclude the time that workers wait for their devices only for the measurement.
+    /// steps. Both exclude the overhead of synchronising with devices to measure times.
     ///
     /// Returns `None` if no step updated parameters.
     pub fn typical(&self) -> Option<(f64, f64)> {
@@ -153,7 +156,7 @@ impl RunLog {
 
     /// Returns the largest cause of the workers' idle time, and the fraction of the total stage time (workers x step
     /// time) that it explains; 0.1 is 10%. Filling and draining the pipeline count as one cause. The stage time does
-    /// not include the time that workers wait for their devices only for the measurement.
+    /// not include the overhead of synchronising with devices to measure times.
     ///
     /// Returns `None` if no step updated parameters.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
@@ -171,19 +174,18 @@ impl RunLog {
     }
 }
 
-/// A cause of workers' idle time in a run. [`RunLog::main_cause`] returns the largest one.
+/// A cause of the workers' idle time in a run. [`RunLog::main_cause`] returns the largest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// A cause of idle time: workers wait while the pipeline fills and drains.
+    /// Workers are idle while the pipeline fills and drains.
     Pipeline,
-    /// A cause of idle time: workers wait because stages have unequal work.
+    /// Workers are idle because stages have unequal work.
     Imbalance,
-    /// A cause of idle time: workers wait because transfers between stages take time.
+    /// Workers are idle because transfers between stages take time.
     Transfer,
-    /// A cause of idle time: workers wait because their parts of the flush take unequal time. The flush is the gradient
-    /// norms and the optimizer step at the end of a step.
+    /// Workers are idle because their parts of the flush take unequal time. The flush is the gradient norms and the
+    /// optimizer step at the end of a step.
     Flush,
-    /// A cause of idle time: workers wait because the runtime takes time for threads, channels and the split of the
-    /// batch.
+    /// Workers are idle because of the runtime's overhead, such as threads, channels and splitting the batch.
     Other,
 }

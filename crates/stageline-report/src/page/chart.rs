@@ -1,5 +1,5 @@
-//! Draws line charts and stacked bars as SVG: [`LineChart`] and [`StackedBars`]. Colours and fonts come from the style
-//! of the page, so charts fit light and dark pages.
+//! Draws line charts and stacked bars as SVG: [`LineChart`] and [`StackedBars`]. Colours and fonts come from the page's
+//! CSS, so charts fit light and dark pages.
 
 use std::fmt::Write;
 
@@ -11,30 +11,30 @@ const LEFT: f64 = 76.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 32.0;
 const BOTTOM: f64 = 48.0;
-/// The largest number of category labels below the horizontal axis of a bar chart. With more categories, some bars have
-/// no label.
+/// Maximum number of category labels below the horizontal axis of a bar chart. With more categories, some bars have no
+/// label.
 const MOST_LABELS: usize = 20;
 
 /// A line of a line chart: its name, points, line style and colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// The name of a line in the legend of a chart.
+    /// Name of this chart line in the legend.
     pub name: String,
-    /// The points (x, y) of a chart's line from left to right. Points that are not finite are skipped.
+    /// Points (x, y) of this chart line, from left to right. Points that are not finite are skipped.
     pub points: Vec<(f64, f64)>,
-    /// The style of a chart's line: solid, dashed or dotted.
+    /// Style of this chart line: solid, dashed or dotted.
     pub line: Line,
-    /// The index, from 0, of a line's colour among the 8 colours of a chart; an index above 7 begins again at the first
-    /// colour. Lines that show the same quantity share an index.
+    /// Zero-based index of this chart line's colour among 8 colours; an index above 7 wraps around. Lines that show the
+    /// same quantity share an index.
     pub colour: usize,
 }
 
 /// The scale of a chart's horizontal axis: linear or logarithmic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// A linear horizontal axis of a chart.
+    /// Use a linear scale for the chart's horizontal axis.
     Linear,
-    /// A logarithmic horizontal axis of a chart, with a tick at each power of two.
+    /// Use a logarithmic scale for the chart's horizontal axis, with a tick at each power of two.
     Doubling,
 }
 
@@ -58,15 +58,15 @@ pub struct LineChart<'a> {
 pub struct StackedBars<'a> {
     /// The title above a chart of stacked bars.
     pub title: &'a str,
-    /// The label of the horizontal axis of a chart of stacked bars: what the categories are.
+    /// The label of the horizontal axis, which names the kind of categories, such as `worker`.
     pub x: &'a str,
-    /// The label of the vertical axis of a chart of stacked bars, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y: &'a str,
     /// The categories of a chart of stacked bars: the label below each bar, from left to right. With many bars, some
     /// labels are not drawn.
     pub categories: Vec<String>,
-    /// The parts that each bar of a chart is stacked from, from the bottom up. An entry has the name of a part, and its
-    /// value in each bar, with one value per category.
+    /// Segments that are stacked in each bar, from the bottom up. An entry has a segment's name, and its value in each
+    /// category's bar.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 
@@ -82,8 +82,8 @@ impl LineChart<'_> {
         self.drawing().map(Drawing::element)
     }
 
-    /// Returns a line chart as the text of a complete SVG file, with its legend, its style, and colours for light and
-    /// dark pages. Returns `None` if no point is finite.
+    /// Returns a line chart as the contents of a complete SVG file, with legend, CSS, and colours for light and dark
+    /// pages. Returns `None` if no point is finite.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -138,8 +138,8 @@ impl StackedBars<'_> {
         self.drawing().map_or_else(|| nothing(self.title), Drawing::element)
     }
 
-    /// Returns a chart of stacked bars as the text of a complete SVG file, with its legend, its style, and colours for
-    /// light and dark pages. Returns `None` if there is no category.
+    /// Returns a chart of stacked bars as the contents of a complete SVG file, with legend, CSS, and colours for light
+    /// and dark pages. Returns `None` if there is no category.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -212,8 +212,8 @@ fn ticks_y(svg: &mut String, ys: Span) {
     }
 }
 
-/// Returns the ticks of a chart's logarithmic axis, which are the powers of two within the range of the points. A tick
-/// is a base-2 logarithm and a label.
+/// Returns the ticks of a chart's logarithmic axis: the powers of two within the range of the points. A tick is the
+/// base-2 logarithm of its value, and a label.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);
@@ -230,8 +230,7 @@ struct Span {
 
 impl Span {
     /// Returns the range of a chart's axis, from the smallest to the largest of `values`. If all values are equal, the
-    /// range has the length 1, with the value in its middle. `values` must not be empty, because the range would be
-    /// infinite.
+    /// range has the length 1, with the value in its middle. `values` must not be empty.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
@@ -252,7 +251,7 @@ impl Span {
     }
 
     /// Returns the round numbers, such as multiples of 0.2 or 5, where an axis with this range of values has ticks.
-    /// Returns none if the range is too small or too large for numbers at equal distances.
+    /// Returns an empty list if the range is too small or too large for evenly spaced ticks.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());

@@ -1,5 +1,5 @@
-//! A drawn chart with its legend, which becomes an element of an HTML page or an SVG file: [`Drawing`]. [`Line`] is the
-//! style of its lines.
+//! A drawn chart with its legend ([`Drawing`]), which can be embedded in an HTML page or written to an SVG file.
+//! [`Line`] is the style of its lines.
 
 use std::fmt::Write;
 
@@ -18,16 +18,16 @@ const LEGEND_ROW: f64 = 18.0;
 /// The style of a line in a chart: solid, dashed or dotted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A solid line in a chart, as for measured values.
+    /// Draw the chart line solid, as for measured values.
     Solid,
-    /// A dashed line in a chart, as for simulated values.
+    /// Draw the chart line dashed, as for simulated values.
     Dashed,
-    /// A dotted line in a chart, as for values that a formula gives.
+    /// Draw the chart line dotted, as for values that a formula gives.
     Dotted,
 }
 
 impl Line {
-    /// Returns the attributes of an SVG element that draws a line of this style.
+    /// Returns the SVG attributes that make an element's line solid, dashed or dotted.
     pub(super) fn dashes(self) -> &'static str {
         match self {
             Self::Solid => "",
@@ -41,7 +41,7 @@ impl Line {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     name: String,
-    /// The index, from 0, of a legend entry's colour among the 8 colours of a page's style.
+    /// Zero-based index of the legend entry's colour among the 8 colours of a page's style.
     colour: usize,
     line: Line,
 }
@@ -78,7 +78,7 @@ impl Drawing {
         html + "</ul>"
     }
 
-    /// Returns a drawn chart as the text of a complete SVG file, with its style, and with its legend below it.
+    /// Returns a drawn chart as the contents of a complete SVG file, with its CSS, and with its legend below it.
     pub(super) fn file(self) -> String {
         let Self { title, body, legend } = self;
         let longest = legend.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);

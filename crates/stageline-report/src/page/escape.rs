@@ -1,6 +1,6 @@
-//! Escapes text, so that HTML and SVG show it as it is.
+//! Escapes strings, so that HTML and SVG show them literally.
 
-/// Returns a text with the characters `&`, `<`, `>` and quotes escaped, so that HTML and SVG show it as it is.
+/// Escapes `&`, `<`, `>` and quotes in a string, so that HTML and SVG show it literally.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -52,11 +52,11 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     page.pictures(pictures.into_iter().flatten());
 }
 
-/// Returns two lines for a chart of the gradient's noise scale over the measured steps. The solid line has the scales
-/// that are smoothed over several steps, and the dashed line has the scale that each step measured alone.
+/// Returns two lines for a chart of the gradient's noise scale over the measured steps. The solid line has the noise
+/// scales smoothed over several steps, and the dashed line has each step's own noise scale.
 ///
-/// The function `logged` returns both scales from a step's log record: the step's own scale, then the smoothed one. If
-/// a scale is missing, its line has no point at this step.
+/// The callback `logged` returns both noise scales from a step's log record: the step's own one, then the smoothed one.
+/// If one is missing, its line has no point at this step.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,
@@ -126,7 +126,7 @@ fn shown<'a>(layers: &[&'a str]) -> Vec<&'a str> {
     (0..shown).map(|at| layers[at * (layers.len() - 1) / (shown - 1).max(1)]).collect()
 }
 
-/// Returns a histogram (SVG) of the gradient elements of all parameters in a step by their absolute value.
+/// Returns a histogram (SVG) of the absolute values of all gradient elements in a step, over all parameters.
 fn histogram(step: &Step) -> String {
     let mut bins: Vec<(f64, u64)> = Vec::new();
     for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {

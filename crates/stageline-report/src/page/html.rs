@@ -1,4 +1,4 @@
-//! Builds an HTML file from sections, tables and pictures, with its CSS style inside: [`Page`].
+//! Builds an HTML file from sections, tables and pictures, with inline CSS: [`Page`].
 
 use std::fmt::Write;
 
@@ -23,8 +23,8 @@ impl Page {
         let _ = write!(self.body, "<h2>{}</h2><p>{}</p>", escaped(heading), escaped(about));
     }
 
-    /// Adds pictures to an HTML page, side by side if there is room. Each picture is the text of an HTML or SVG
-    /// element, and is not escaped.
+    /// Adds pictures to an HTML page, side by side if there is room. Each picture is an HTML or SVG element as a
+    /// string, and is not escaped.
     pub fn pictures(&mut self, pictures: impl IntoIterator<Item = String>) {
         self.body.push_str("<div class='pictures'>");
         for picture in pictures {
@@ -33,8 +33,8 @@ impl Page {
         self.body.push_str("</div>");
     }
 
-    /// Adds a table to an HTML page, with text in the first column and numbers in the others. `columns` has the
-    /// headings of the columns. Each entry of `rows` has one text per column.
+    /// Adds a table to an HTML page, with text in the first column and numbers in the others. `columns` has the column
+    /// headings. Each entry of `rows` has one cell per column.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {
@@ -51,7 +51,7 @@ impl Page {
         self.body.push_str("</tbody></table></div>");
     }
 
-    /// Returns the text of the whole HTML file of a page.
+    /// Returns the contents of the page's HTML file.
     pub fn html(&self) -> String {
         let Self { title, body } = self;
         format!(

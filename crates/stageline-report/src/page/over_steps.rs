@@ -4,11 +4,11 @@ use super::chart::{LineChart, Scale, Series};
 use super::drawing::Line;
 use crate::log::record::Step;
 
-/// A line of a chart over the training steps: its name, its style, and the function that returns its value at a step.
+/// A chart line over the training steps: its name, its style, and a callback that returns its value at a step.
 pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 
-/// Returns a line chart (SVG) over the training steps, with a line for each of `figures`, such as the loss. `more` is a
-/// further line, if there is one.
+/// Returns a line chart (SVG) over the training steps. It has one line for each measurement in `figures`, such as the
+/// loss, and the line `more`, if given. `y` is the label of the vertical axis.
 pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
     let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
         let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
@@ -22,7 +22,7 @@ pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> 
     steps.iter().copied().step_by(every(steps.len()))
 }
 
-/// Returns the smallest n for which a chart that draws every n-th of `points` points draws at most 2,000.
+/// Returns the stride n for a chart that draws every n-th of `points` points, so that it draws at most 2,000.
 pub(super) fn every(points: usize) -> usize {
     const MOST: usize = 2_000;
     points.div_ceil(MOST).max(1)

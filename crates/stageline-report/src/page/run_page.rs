@@ -12,13 +12,13 @@ use super::timeline::timeline;
 use crate::log::record::{Account, DeviceMemory, Event, Step};
 use crate::log::{RunLog, layer_range, median};
 
-/// Returns the text of an HTML file that shows a run, from the run's log: training curves, bubble, timeline, memory,
-/// parameters and settings.
+/// Returns the contents of an HTML file that shows a run, from the run's log: training curves, bubble, timeline,
+/// memory, parameters and settings.
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("Summary", &summary(log));
     let (unit, all) = (log.run.unit, log.steps.iter().collect::<Vec<_>>());
-    // Waiting for devices slows a step down, so synchronised steps do not count as throughput.
+    // Synchronising with devices slows a step down, so the throughput chart leaves out synchronised steps.
     let free: Vec<_> = log.steps.iter().filter(|step| !step.synchronised).collect();
     page.pictures([
         over_steps(
@@ -180,7 +180,7 @@ fn bubble(page: &mut Page, log: &RunLog) {
 }
 
 /// Returns a stacked bar chart (SVG) of the idle time of each worker by cause. It shows mean fractions of the step time
-/// over the [warm steps](RunLog::warm_steps) of the run, which leave out the first two.
+/// over the run's [warm steps](RunLog::warm_steps), which leave out the first two steps.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -243,8 +243,8 @@ fn memory(page: &mut Page, log: &RunLog) {
     page.table(&columns, (0..log.plan.stages()).map(row));
 }
 
-/// Returns the lines of a chart, one for each worker of the run. `points` takes the index of a worker, from 0, and
-/// returns the points (x, y) of the worker's line.
+/// Returns one chart line for each worker of the run. `points` maps a zero-based worker index to the (x, y) points of
+/// its line.
 fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> Vec<Series> {
     let series = |worker| {
         let name = format!("worker {worker}");
@@ -262,7 +262,7 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Returns a line chart (SVG) of the memory in use on each worker over time, during one step. It is the first step with
+/// Returns a line chart (SVG) of each worker's allocated memory over time, during one step. It is the first step with
 /// logged events since the run was last started or resumed. Returns `None` if there is no such step.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps_since_resume().find(|step| !step.timeline.is_empty())?;
@@ -273,8 +273,8 @@ fn memory_over_step(log: &RunLog) -> Option<String> {
     Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
 }
 
-/// Returns a line chart (SVG) of the memory of each GPU after the training steps, both in use and reserved. Returns
-/// `None` if no step has it.
+/// Returns a line chart (SVG) of each GPU's allocated and reserved memory after the training steps. Returns `None` if
+/// no step measured it.
 fn device_memory(log: &RunLog) -> Option<String> {
     let steps: Vec<_> = log.steps.iter().filter(|step| !step.device_memory.is_empty()).collect();
     let mut devices: Vec<&str> = Vec::new();

@@ -1,6 +1,6 @@
 //! The CSS of an HTML page about a run, and of its charts.
 
-/// The number of colours for lines and bars of charts.
+/// Number of different colours for lines and bars of charts; charts with more lines reuse them.
 pub(super) const COLOURS: usize = 8;
 
 /// The colours of a page or chart, for light and for dark pages. The colours of lines and bars are from Okabe and Ito

@@ -11,7 +11,7 @@ use crate::log::record::Event;
 
 /// Returns an SVG picture of the timeline of a step that took `seconds` seconds, with a row for every stage. `rows` has
 /// a list of events for each worker. An event is drawn in the row of its stage. If steps overlap, events may end after
-/// the step, and the picture is as long as they take.
+/// the step, and the picture extends to the last one.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;
@@ -62,11 +62,11 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     svg + "</svg>"
 }
 
-/// A point in the picture of a step's timeline: a time in seconds, and the number of a stage.
+/// A point in the picture of a step's timeline: a time in seconds, and the index of a stage.
 type Point = (f64, usize);
 
-/// Returns the lines that the timeline of a step shows for transfers between stages. A line goes from the start of the
-/// send to the end of the receive. `rows` has the events of each worker.
+/// Returns the lines that mark transfers between stages in a step's timeline, each from the start of the send to the
+/// end of the receive. `rows` has the events of each worker.
 fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     let events = || rows.iter().flatten();
     let sent = events().filter_map(|event| match event.activity {
@@ -86,7 +86,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
 }
 
 /// Returns the colour number and the label of a worker's activity in the timeline. The timeline shows forward passes,
-/// backward passes and their halves, gradient norms and the optimizer step; for other activities the result is `None`.
+/// backward passes (whole or split), gradient norms and the optimizer step. Returns `None` for other activities, which
+/// are not drawn.
 fn style(activity: Activity) -> Option<(usize, String)> {
     match activity {
         Activity::Instruction(Instruction::Compute(action)) => {

@@ -11,15 +11,15 @@ use super::recommendation::recommended_m;
 use super::target::{Cut, Target};
 use super::trainings::PredictedTraining;
 
-/// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
+/// Maximum number of chunks (stages per worker) to try for schedules that allow any number.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors (2 and 4) by which micro-batches are enlarged in predicted training runs. They multiply the number of
-/// rows (samples) in a micro-batch of the logged run.
+/// Factors by which predicted training runs enlarge the logged run's micro-batches: multiples of their number of rows
+/// (samples).
 const ROWS: [usize; 2] = [2, 4];
 
-/// The predicted training runs in which one setting differs from the user's plan. Each has the number of micro-batches
-/// that is recommended for it. The settings without a prediction are listed too.
+/// The predicted training runs in which one setting differs from the user's plan. Each uses its recommended number of
+/// micro-batches. Settings that could not be predicted are listed with the reason.
 #[derive(Debug, Default)]
 pub struct Alternatives {
     /// The changed settings, each with its predicted training run at the recommended number of micro-batches.
@@ -28,18 +28,19 @@ pub struct Alternatives {
     pub left_out: Vec<(Change, LeftOut)>,
 }
 
-/// Why `stageline advise` predicts or recommends no training run with a changed setting, such as another schedule.
+/// The reason why `stageline advise` does not compare a changed setting, such as another schedule.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOut {
     /// A training run with the changed setting cannot be predicted; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// A training run with the changed setting does not fit into the memory, whatever its number of micro-batches. The
-    /// field is the memory limit of a worker in MB.
+    /// With the changed setting (such as another schedule), a training run exceeds a worker's memory limit at every
+    /// compared number of micro-batches. The field is this limit in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// The memory of larger micro-batches is not known, so it is unknown whether they fit into the user's limit.
+    /// The memory of larger micro-batches cannot be predicted, so it is unknown whether they fit into the user's memory
+    /// limit. Leave out `--memory` to compare them.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
@@ -47,29 +48,32 @@ pub enum LeftOut {
     /// The batch cannot be divided into larger micro-batches: its number of micro-batches is not a multiple of `rows`.
     #[error("the recommended M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches in a step of the recommended training run with the settings of the user's plan.
+        /// Number of micro-batches in a step of the recommended training run with the settings of the user's plan. It
+        /// is not a multiple of `rows`.
         micro_batches: usize,
-        /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
+        /// Ratio of the new number of rows (samples) per micro-batch to the logged run's.
         rows: usize,
     },
     /// The schedule has no plan for the number of larger micro-batches. Some schedules have plans only for multiples of
     /// the number of workers.
     #[error("the schedule has no plan for M = {micro_batches}, the same batch in larger micro-batches")]
     NoPlan {
-        /// The number of larger micro-batches in the same batch.
+        /// Number of larger micro-batches that the same batch would have, which the schedule does not support.
         micro_batches: usize,
     },
-    /// The workers share the CPU cores of their host. With this number of workers, each would have more or fewer cores
-    /// than in the logged run, so the log does not show its speed.
+    /// A training run with the changed number of workers cannot be predicted from the log, because all workers share
+    /// the host's CPU cores: each would have more or fewer cores than in the logged run, and so another speed. Log a
+    /// short run with the changed `--stages`.
     #[error(
         "the workers share the {cores} cores of their host, and each would have another part of them than in the log; log a short run \
          with these --stages"
     )]
     SharedCores {
-        /// The number of CPU cores of the host that all workers share.
+        /// Number of CPU cores of the host, which all workers share.
         cores: usize,
     },
-    /// The costs are measured for only one micro-batch size.
+    /// The costs of larger micro-batches are unknown, because only one micro-batch size was measured. Give the log of a
+    /// run with another micro-batch size with `--other-size`.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
          its log with --other-size"
@@ -79,7 +83,8 @@ pub enum LeftOut {
 
 impl Measured {
     /// Predicts training runs in which one setting, such as the schedule, differs from the user's plan. `own` is the
-    /// recommended training run with the settings of that plan; `None` if no such training run fits into the memory.
+    /// recommended training run with the settings of that plan; `None` if no such training run fits into the memory
+    /// limit.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -100,17 +105,16 @@ impl Measured {
         all
     }
 
-    /// Whether the stages are fixed, by a partition from the caller or by a cut by hand. All compared training runs
-    /// then have the same number of workers, and of stages on each worker.
+    /// Whether the stages are fixed, because the caller gave a partition or the user has cut the model by hand. If so,
+    /// all compared training runs have the same number of workers, and of stages per worker.
     fn has_fixed_stages(&self, question: &Question) -> bool {
         self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
     }
 
-    /// Returns the schedules for which training runs are predicted, without the one that the user gives to `stageline
-    /// advise`. Their plans have at most as many stages as the model has layers.
+    /// Returns the schedules to compare with the user's own. Their plans have at most one stage per layer of the model.
     ///
-    /// If the stages are fixed, by a cut by hand or a partition from the caller, all schedules have as many stages per
-    /// worker as the user's.
+    /// If the stages are fixed ([`has_fixed_stages`](Self::has_fixed_stages)), all schedules have the same number of
+    /// stages per worker as the user's.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
@@ -130,11 +134,11 @@ impl Measured {
         found
     }
 
-    /// Returns the numbers of workers for which training runs are predicted. They are the powers of two, and one more
-    /// and one less than the number that the user gives to `stageline advise`. The user's number itself is left out.
+    /// Returns the numbers of workers to compare with the user's own: the powers of two, and the user's number plus and
+    /// minus one.
     ///
-    /// Each stage must have a layer, and the user can limit the number of workers. The list is empty if the stages are
-    /// fixed by a cut by hand or by a partition that the caller gives.
+    /// They are limited by the number of layers (each stage needs a layer) and by the user's maximum. The list is empty
+    /// if the stages are fixed ([`has_fixed_stages`](Self::has_fixed_stages)).
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, .. } = &question.target;
         if self.has_fixed_stages(question) {
@@ -150,9 +154,9 @@ impl Measured {
     }
 
     /// Predicts a training run with the same batch as `own`, but in micro-batches with `rows` times as many rows
-    /// (samples). `own` is the recommended training run with the settings of the user's plan. Returns the reason as a
-    /// [`LeftOut`] if there is no prediction, for example because only one micro-batch size was measured or the memory
-    /// is limited.
+    /// (samples). `own` is the recommended training run with the settings of the user's plan. Returns a [`LeftOut`]
+    /// reason if there is no prediction, for example because only one micro-batch size was measured or there is a
+    /// memory limit.
     fn with_rows(
         &self,
         question: &Question,
@@ -174,14 +178,14 @@ impl Measured {
     }
 
     /// Predicts training runs with the plan `target` and several numbers of micro-batches (M). Returns the one with the
-    /// M that the rule for the user's own plan recommends ([`recommended_m`]). So a changed setting is compared at the
-    /// M of the run unless another M is clearly faster.
+    /// best M, chosen by the same rule as for the user's own plan ([`recommended_m`]): the logged run's M, unless
+    /// another M is clearly faster.
     ///
     /// Returns `None` if the schedule has no plan for any number of micro-batches, or is a single plan for other
-    /// numbers of workers or stages. Returns [`LeftOut::Memory`] if no training run fits into the memory.
+    /// numbers of workers or stages. Returns [`LeftOut::Memory`] if no training run fits into the memory limit.
     fn best(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(Some(question.noise), target) {
-            // A plan that no schedule generates exists for one number of workers only.
+            // A plan that was searched or read from a file exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,
         };
@@ -196,7 +200,7 @@ impl Alternatives {
     fn add(&mut self, change: Change, best: Result<Option<PredictedTraining>, LeftOut>) {
         match best {
             Ok(Some(training)) => self.found.push((change, training)),
-            // A schedule whose plans all need other numbers of micro-batches is no alternative.
+            // A schedule without a plan for any of the compared numbers of micro-batches is not listed.
             Ok(None) => {}
             Err(reason) => self.left_out.push((change, reason)),
         }

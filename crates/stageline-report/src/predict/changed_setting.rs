@@ -1,25 +1,24 @@
-//! The one changed setting (schedule, number of workers or micro-batch size) of a training run that `stageline advise`
-//! predicts: [`Change`].
+//! The one setting (schedule, number of workers or micro-batch size) that `stageline advise` changes in a predicted
+//! training run: [`Change`].
 
 use std::fmt;
 
-/// The setting that `stageline advise` changes for a predicted training run, compared with the user's settings. At most
-/// one setting, such as the schedule, differs; the number of micro-batches may differ as well.
+/// The one setting, such as the schedule, that `stageline advise` changes in a predicted training run, compared with
+/// the user's settings. The number of micro-batches may differ as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// No setting but the number of micro-batches differs from the user's settings.
+    /// Keep all settings of the user's plan, except possibly the number of micro-batches.
     None,
-    /// The training run has another schedule than the user's.
+    /// Use another schedule than the user's.
     Schedule {
-        /// The name of the new schedule, such as `zb-h1`.
+        /// Name of the schedule that replaces the user's, such as `zb-h1`.
         name: &'static str,
-        /// The number of chunks (stages) per worker in the new schedule.
+        /// Number of chunks (stages) per worker in the schedule that replaces the user's.
         chunks: usize,
     },
-    /// The training run has another number of workers (P) than the user's. The value is the new number.
+    /// Use another number of workers (P) than the user's. The value is the new number.
     Workers(usize),
-    /// The training run has larger micro-batches. The value is the factor by which they have more rows (samples) than
-    /// in the logged run.
+    /// Use larger micro-batches. The value is the ratio of their number of rows (samples) to the logged run's.
     Rows(usize),
 }
 

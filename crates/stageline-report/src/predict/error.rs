@@ -6,57 +6,59 @@ use stageline_schedule::{BalanceError, CheckError, ScheduleError};
 
 use crate::log::record::{Link, Unit};
 
-/// Why the performance of a plan cannot be predicted from the log of a run.
+/// The reason why a plan's performance cannot be predicted from the log of a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The log of the run has no step that updated parameters since the run was last started or resumed.
+    /// The log of the run has no step that updated parameters since the run was last started or resumed. Log at least 3
+    /// steps.
     #[error(
         "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
     )]
     NoSteps,
-    /// A time or size in the log, which a prediction needs, is not above 0. The field is its name.
+    /// A time or size that a prediction needs is not above 0 in the log. The field is the name of this time or size.
     #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
     NotAboveZero(&'static str),
-    /// The log of the run does not list the layers of all stages in order.
+    /// The log of the run does not list the layers of all stages in order. Log the run again with `--log`.
     #[error(
         "the log does not list the layers of all {stages} stages in order, so their costs cannot be predicted; log the run again \
          with `--log`"
     )]
     Layers {
-        /// The number of stages of the logged run.
+        /// Number of stages of the logged run, whose layers the log does not list completely.
         stages: usize,
     },
-    /// The costs of another micro-batch size cannot be computed from two runs, for one of three reasons. Their
-    /// micro-batches have the same size, their models have different numbers of layers, or the requested size is not
-    /// above 0.
+    /// The costs of another micro-batch size cannot be computed from two runs. Give two runs of the same model with
+    /// different micro-batch sizes, and request a size above 0.
     #[error(
         "the two runs cannot predict micro-batches of {size} {unit}: their models have {} and {} layers, and their micro-batches {} \
          and {} {unit}; give two runs of the same model with different micro-batch sizes, and ask for a size above 0",
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested number of tokens or samples in a micro-batch, summed over the data-parallel replicas.
+        /// Requested number of tokens or samples in a micro-batch, summed over the data-parallel replicas.
         size: f64,
-        /// The unit in which the logs count micro-batches.
+        /// Unit in which the logs count the size of micro-batches: tokens or samples.
         unit: Unit,
         /// The micro-batch sizes of the two logged runs, in `unit`, each summed over the data-parallel replicas.
         of_runs: [f64; 2],
         /// The numbers of layers of the models of the two logged runs.
         layers: [usize; 2],
     },
-    /// The log does not say how much memory the run used, so a memory limit cannot be checked.
+    /// The run did not measure its memory, so a memory limit cannot be checked. Log a run that measures memory, or
+    /// leave the limit out.
     #[error(
         "the log does not say how much memory its workers used, so it is not known whether a training run fits; log a run of a \
          program with the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
-    /// The log of the run does not state how many bytes the stages send to each other.
+    /// The log does not state how many bytes the stages send to each other. Log a run with at least 2 stages.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// The number of network links in the log differs from the number of boundaries between the run's stages.
+    /// The number of network links in the log differs from the number of boundaries between the run's stages. Write a
+    /// new log with `--log`.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
         /// The number of network links between stages that the log lists.
@@ -64,22 +66,23 @@ pub enum PredictError {
         /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
     },
-    /// A network link between workers has an invalid latency or bandwidth. The field is the link.
+    /// A network link between workers has an invalid latency or bandwidth. Give a latency of at least 0 s, and a
+    /// bandwidth of at least 1 byte per second.
     #[error(
         "a link of {} bytes per second and {} s is invalid; give at least 1 byte per second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// The plan sends tensors between two workers that were not neighbours in the run. So the log has no measured
-    /// network link between them.
+    /// The plan sends tensors between two workers that were not neighbours in the run, so the log has no measured
+    /// network link between them. Give a link with `--bandwidth` and `--latency`.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
     )]
     Unlinked {
-        /// The index, from 0, of the worker that sends over the unmeasured network link in the predicted plan.
+        /// Zero-based index of the worker that sends over the unmeasured network link in the predicted plan.
         from: usize,
-        /// The index, from 0, of the worker that receives over the unmeasured network link in the predicted plan.
+        /// Zero-based index of the worker that receives over the unmeasured network link in the predicted plan.
         to: usize,
     },
     /// Fewer than two hosts are given, or one of them has no workers. The field is the number of workers of each host.
@@ -91,7 +94,8 @@ pub enum PredictError {
     )]
     TooManyWorkers(Vec<usize>),
     /// The layers of the run cannot be divided among the hosts. Hosts can be separated only at a stage boundary of the
-    /// run, and a host needs at least one layer for each of its stages.
+    /// run, and a host needs at least one layer for each of its stages. Log a run of more stages, or give fewer
+    /// workers.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
@@ -104,7 +108,8 @@ pub enum PredictError {
         /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
-    /// There are too many ways to choose the boundaries between hosts from the stage boundaries of the run.
+    /// There are too many ways to place the host boundaries at the run's stage boundaries, and each would have to be
+    /// simulated. Log a run of fewer stages, or use a schedule without chunks.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -115,8 +120,7 @@ pub enum PredictError {
         /// The number of boundaries between hosts in the predicted plan, each between two consecutive stages on
         /// different hosts.
         meetings: usize,
-        /// The largest allowed number of ways to choose the boundaries between hosts. It is limited because each way
-        /// must be simulated.
+        /// Maximum number of ways to choose the boundaries between hosts.
         most: usize,
     },
     /// The partition that the caller gives does not split all layers into contiguous stages.
@@ -129,22 +133,23 @@ pub enum PredictError {
         cut: Vec<Range<usize>>,
         /// The number of layers of the model whose partition is invalid.
         layers: usize,
-        /// The number of stages of the predicted plan, into which the partition must split the layers.
+        /// The predicted plan's number of stages, which the partition must have as well.
         stages: usize,
     },
-    /// The plan has more stages than the model of the logged run, which the user has cut into stages by hand.
+    /// The plan has more stages than the logged run's model, which the user has cut into stages by hand. Such stages
+    /// can be joined, but not divided. Give fewer workers or chunks, or log a run of more stages.
     #[error(
         "the model of the log is cut by hand into {own} stages, and the plan has {stages}: a prediction can join whole stages and divides \
          none; give numbers of workers and chunks with {own} stages or fewer, or log a run of more stages"
     )]
     CutByHand {
-        /// The number of stages into which the user has cut the model of the logged run by hand.
+        /// The number of stages of the logged run's model, which the user has cut by hand.
         own: usize,
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// The schedule is a single plan, such as the plan of the logged run, and this plan is for another number of
-    /// workers than the requested one.
+    /// The schedule is a single fixed plan, such as the logged run's, for another number of workers than requested.
+    /// Request the plan's own number of workers, or name a schedule.
     #[error(
         "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
     )]
@@ -154,15 +159,15 @@ pub enum PredictError {
         /// The requested number of workers.
         workers: usize,
     },
-    /// The search for the smallest number of micro-batches that keeps the bubble at or below a given share is refused.
-    /// It would simulate too many plans, for minutes or longer.
+    /// The search for the smallest number of micro-batches whose bubble is within a limit would have to simulate too
+    /// many plans, for minutes or longer. Allow at most `fewer` micro-batches.
     #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
     TooManyPlans {
         /// The number of stages of each plan in a search for the smallest number of micro-batches.
         stages: usize,
-        /// The largest number of micro-batches that the caller allows in the search.
+        /// Maximum number of micro-batches that the caller allows in the search.
         most: usize,
-        /// The largest number of micro-batches for which the search is short enough.
+        /// Largest maximum number of micro-batches that keeps the search short enough.
         fewer: usize,
     },
     /// The model has fewer layers than the plan has stages.

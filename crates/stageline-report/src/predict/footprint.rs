@@ -2,16 +2,17 @@
 //!
 //! The model of a worker's memory:
 //!
-//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per trained parameter) belong to
-//!   layers. A frozen parameter takes 4 bytes, and a trained one also its optimizer state. The measured resident memory
-//!   of a worker is divided among its layers in proportion to these bytes.
-//! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A stage's
+//! - Parameters, optimizer state (together the resident memory) and gradients (4 bytes per trained parameter) belong to
+//!   layers. A frozen parameter takes 4 bytes; a trained one also has optimizer state. The measured resident memory of
+//!   a worker is divided among its layers in proportion to these bytes.
+//! - Activations are retained once for each live micro-batch (from its forward pass to its backward pass). A stage's
 //!   activations are divided among its layers in proportion to their `weight` in the log, the relative cost of a
 //!   layer's forward and backward pass (such as its FLOPs).
-//! - During the flush trained parameters and their optimizer states are in memory twice: the new ones, and the old ones
-//!   for a rollback. Without a rollback (`--rollback false`) they are in memory once.
-//! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
-//!   CPU, workspaces of compute kernels, and gradients in flight.
+//! - During the flush (the end-of-step gradient norms and optimizer step), trained parameters and their optimizer state
+//!   are in memory twice: the new values, and the old ones for a rollback. Without a rollback (`--rollback false`) they
+//!   are in memory once.
+//! - The rest of a worker's peak stays as in the run: buffers of the threads that compute matrix products on the CPU,
+//!   workspaces of compute kernels, and gradients in flight.
 
 use std::ops::Range;
 
@@ -20,33 +21,32 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The measured memory of a run in bytes, divided among the layers of its model. The memory under another plan is
-/// predicted from it.
+/// The measured memory of a run in bytes, divided among the layers of its model. Predictions of the memory under
+/// another plan are computed from it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
-    /// The part of each worker's measured peak memory that belongs to no layer, such as workspaces of compute kernels,
-    /// in bytes.
+    /// Bytes of each worker's measured peak memory that belong to no layer, such as workspaces of compute kernels.
     rest: Vec<f64>,
-    /// How often the trained parameters and their optimizer states are in memory during the flush: 2, or 1 without a
-    /// rollback.
+    /// Number of copies of the trained parameters and their optimizer state that are in memory during the flush: 2, or
+    /// 1 without a rollback.
     in_flush: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct LayerBytes {
     frozen: f64,
-    /// The bytes of a layer's trained parameters and their optimizer states.
+    /// Bytes of the layer's trained parameters and their optimizer states.
     trained: f64,
     gradients: f64,
-    /// The bytes of a layer's activations that are kept for one live micro-batch, from its forward pass to its backward
-    /// pass.
+    /// Bytes of the layer's activations that are retained for one live micro-batch, from its forward pass to its
+    /// backward pass.
     activation: f64,
 }
 
 impl Footprint {
-    /// Returns the memory that a run measured, divided among the layers of its model; `None` if the run did not count
-    /// memory. `cut` is the run's partition of the layers into stages.
+    /// Divides a run's measured memory among its model's layers; `None` if the run did not measure memory. `cut` is the
+    /// run's partition of the layers into stages.
     pub(super) fn of(log: &RunLog, cut: &[Range<usize>]) -> Option<Self> {
         let (plan, layers) = (&log.plan, &log.run.layers);
         let worker_of = workers(plan);
@@ -99,28 +99,28 @@ impl Footprint {
             flush[worker] += once + (self.in_flush - 1.0) * sum(&cut[stage], |layer| layer.trained);
         }
         let peaks: Vec<_> = peaks.into_iter().zip(flush).map(|(steady, flush)| f64::max(steady, flush)).collect();
-        // With another number of workers, each gets the largest `rest` of a worker of the run.
+        // With another number of workers, each worker gets the largest `rest` of any worker of the run.
         let most = self.rest.iter().copied().fold(0.0, f64::max);
         let rest = |worker: usize| if peaks.len() == self.rest.len() { self.rest[worker] } else { most };
         peaks.iter().enumerate().map(|(worker, peak)| peak + rest(worker)).collect()
     }
 }
 
-/// Returns the bytes of optimizer states for one element of a trained parameter, from the run's estimate of its memory.
-/// Without an estimate, or with states on the host, returns 8, the bytes of AdamW.
+/// Returns the bytes of optimizer state per element of a trained parameter, from the run's memory estimate. Without an
+/// estimate, or with optimizer state in host memory, returns 8, as for AdamW.
 fn state_bytes(log: &RunLog) -> f64 {
     let states: f64 = log.run.memory.iter().map(|estimate| estimate.optimizer as f64).sum();
     let trained: f64 = log.run.layers.iter().map(|layer| layer.trained() as f64).sum();
     if states > 0.0 && trained > 0.0 { states / trained } else { 8.0 }
 }
 
-/// Whether the stages of a run kept copies of parameters and optimizer states for a rollback, by the setting `rollback`
-/// in its log.
+/// Whether the stages of a run retained copies of parameters and optimizer state for a rollback, according to the
+/// logged setting `rollback`.
 fn rolls_back(log: &RunLog) -> bool {
     !log.run.configuration.get("rollback").is_some_and(|value| *value == false || *value == "false")
 }
 
-/// Returns, for each stage of a plan, the number of the worker that runs the stage.
+/// Returns the index of the worker that runs each stage of a plan.
 fn workers(plan: &Plan) -> Vec<usize> {
     let mut worker_of = vec![0; plan.stages()];
     for (worker, row) in plan.rows().iter().enumerate() {
@@ -129,9 +129,9 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns the fraction, from 0 to 1, that `layer` has of the sum of a figure, such as the number of parameters, over
-/// all layers in `group`. The group has the layers of one worker or stage, with `layer` among them. If the sum is 0,
-/// the fractions of all layers are equal.
+/// Returns `figure(layer) / sum of figure over group`, a fraction from 0 to 1. `figure` is a measure of a layer, such
+/// as its number of parameters. `group` has the layers of one worker or stage, with `layer` among them. If the sum is
+/// 0, the fractions of all layers are equal.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: impl Fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(&figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

@@ -1,7 +1,7 @@
 //! Divides the costs in the log of a run among the layers of its model: [`Measured::of`].
 //!
 //! The forward and backward pass of a stage is divided among its layers by their weights, and its flush by their
-//! parameters. Time in the log that belongs to no stage becomes an overhead of each step and of each action.
+//! parameters. Logged time that belongs to no stage becomes an overhead per step and per action.
 
 use std::ops::Range;
 
@@ -16,13 +16,16 @@ use crate::log::record::{Layer, StageCosts, Step};
 use crate::log::{RunLog, median};
 
 impl Measured {
-    /// Returns the costs of a run by layer, computed from its log as medians over the [warm steps](RunLog::warm_steps),
-    /// which leave out the first two.
+    /// Returns the costs of a run's layers, computed from its log as medians over the [warm steps](RunLog::warm_steps),
+    /// which leave out the first two steps.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the log has no step that updated parameters, does not state the layers of every
-    /// stage, or has a time or size that is not above 0. Also returns one if a network link has an invalid latency or
-    /// bandwidth, or if the log has network links but not one entry in `links` for each boundary between stages.
+    /// Returns [`PredictError`] in these cases:
+    ///
+    /// - The log has no step that updated parameters.
+    /// - The log does not state the layers of every stage, or has a time or size that is not above 0.
+    /// - A network link has an invalid latency or bandwidth, or the log has network links but not one entry in `links`
+    ///   for each boundary between stages.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -34,9 +37,9 @@ impl Measured {
         let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs, &input_shares));
         let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
         above_zero([
-            // A layer has no part of the time of its stage if its own weight is 0.
+            // A layer with the weight 0 gets no part of its stage's time.
             ("the time of all layers", layers.iter().map(|layer| layer.forward + layer.backward).sum()),
-            // Earlier logs of split backwards have no time here.
+            // Older logs of runs with split backward passes have no time here.
             ("backward", costs.iter().map(|cost| cost.backward).sum()),
             ("step_seconds", step),
             ("weight", weight),
@@ -99,8 +102,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 /// Returns the overhead of a step in seconds: the time before its first computation (such as a forward pass), plus the
 /// time after its last event.
 ///
-/// The times come from the first step with logged events that is of the same kind as the steps of the run's medians.
-/// The two kinds are synchronised steps, where workers wait for their devices after every action, and all others.
+/// The times come from one step with logged events. It is the first that is synchronised (workers wait for their
+/// devices after every action) if the run's medians come from synchronised steps, and otherwise the first that is not.
 /// Returns 0 if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
@@ -111,8 +114,8 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
-/// Returns the fraction, from 0 to 1, of the input gradient in the time of a stage's whole backward pass, from the
-/// logged events. Returns a half if the log has no events, or if the run's schedule does not split backward passes.
+/// Returns the input gradient's share, from 0 to 1, of the time of a stage's backward pass, from the logged events.
+/// Returns 0.5 if the log has no events, or if the run's schedule does not split backward passes.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
     let events = || {
         log.steps_since_resume().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage)
@@ -126,9 +129,9 @@ fn input_share(log: &RunLog, stage: usize) -> f64 {
 }
 
 /// Returns the measured costs of a stage of the run: the times of its actions in seconds, and the bytes of its output.
-/// They are medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations
-/// are left unset, because predictions of the memory take them from the log. Returns `None` if the stage is in none of
-/// the warm steps.
+/// They are medians over the [warm steps](RunLog::warm_steps), which leave out the first two steps. `activation_bytes`
+/// is `None`, because memory predictions read it from the log. Returns `None` if the stage is in none of the warm
+/// steps.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
@@ -143,9 +146,8 @@ fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     })
 }
 
-/// Returns the seconds for which a send keeps the sending worker busy, in addition to the transfer time of the network
-/// link. The result is the median over the sends between neighbouring stages; sends that took no longer than their
-/// transfer time are ignored. Returns 0 if no send took longer.
+/// Returns how long a send keeps the sending worker busy, in seconds, beyond the network link's transfer time. The
+/// result is the median over the stages' sends that took longer than their transfer time, or 0 if none did.
 fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     let transfer_seconds = |boundary: usize| {
         let link = log.run.links.get(boundary).copied().flatten()?;
@@ -158,8 +160,8 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns the seconds that a layer takes for its forward pass, its backward pass and its flush (gradient norms and the
-/// optimizer step). They are the layer's parts of the measured times of its stage.
+/// Computes a layer's times for its forward pass, backward pass and flush (gradient norms and optimizer step), in
+/// seconds, as shares of its stage's measured times.
 ///
 /// Each layer in the log has a weight, its relative cost of a forward and backward pass. The stage's forward and
 /// backward pass are divided among its layers in proportion to these weights. The stage's flush is divided in

@@ -1,9 +1,9 @@
 //! Finds the best partitions of a model's layers over several hosts, and predicts the step time of each: [`HostCut`].
 //!
-//! The bytes of a transfer are known only at the boundaries between stages of the run, so only these are candidates for
-//! a boundary between hosts. On each host the layers are spread over its stages as evenly as possible. Every choice of
-//! boundaries is simulated, with a network link at each boundary between hosts. Schedules with several stages (chunks)
-//! on each worker have several such boundaries for two hosts.
+//! The bytes of a transfer are known only at the run's stage boundaries, so only these are candidates for a boundary
+//! between hosts. On each host, the layers are spread over the stages as evenly as possible. Every choice of boundaries
+//! is simulated, with a network link at each boundary between hosts. With several stages (chunks) per worker, two hosts
+//! meet at several boundaries.
 
 use std::ops::Range;
 
@@ -16,25 +16,24 @@ use super::prediction::Prediction;
 use super::target::{Cut, Target};
 use crate::log::record::Link;
 
-/// The largest allowed number of ways to choose the boundaries between hosts. More ways are an error, because each way
-/// is simulated.
+/// Maximum number of ways to choose the boundaries between hosts. More are an error, because each way must be
+/// simulated.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance. [`Measured::host_cuts`]
 /// returns these, the fastest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The boundaries between hosts, in ascending order. Each entry is the index, from 0, of a stage of the logged run.
-    /// The layers of the next host begin after the last layer of this stage.
+    /// Boundaries between hosts, in ascending order, as zero-based indices of stages of the logged run. The next host
+    /// begins after the last layer of such a stage.
     pub behind: Vec<usize>,
-    /// The size in bytes of one micro-batch's activation at each boundary between hosts. The gradient that comes back
-    /// has the same size, and is not counted here. The entries are in the order of `behind`, which lists the
-    /// boundaries.
+    /// Size in bytes of one micro-batch's activation at each boundary between hosts, in the order of `behind`. The
+    /// gradient that comes back has the same size, and is not counted here.
     pub bytes: Vec<f64>,
-    /// The seconds that the slowest worker needs for the forward and backward pass of one micro-batch on its layers.
+    /// Seconds that the slowest worker takes for the forward and backward pass of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for this partition of the layers over the hosts. It
-    /// assumes the network link between hosts that the caller gives.
+    /// Predicted step time, bubble, throughput and memory of this partition of the layers over the hosts, if hosts are
+    /// connected by the network link that the caller gives.
     pub prediction: Prediction,
 }
 
@@ -44,9 +43,11 @@ impl Measured {
     /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways.
-    /// Also returns one if the schedule has no plan for these numbers of workers and micro-batches. It is also returned
-    /// if a network link is invalid, or the log lacks the bytes between stages.
+    /// Returns [`PredictError`] in these cases:
+    ///
+    /// - There is no way to choose the boundaries between hosts, or more than 10,000 ways.
+    /// - The schedule has no plan for these numbers of workers and micro-batches.
+    /// - A network link is invalid, or the log lacks the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,
@@ -58,7 +59,7 @@ impl Measured {
         let (stages, layers) = (schedule.stages_on(workers), self.layers());
         let no_cut = || PredictError::NoHostCut { hosts: hosts.each().to_vec(), stages: self.cut().len(), layers };
         if stages > layers {
-            return Err(no_cut()); // before a plan of so many stages takes memory
+            return Err(no_cut()); // before a huge plan is generated
         }
         let placement = schedule.plan(stages, micro_batches)?.placement();
         let host_of: Vec<_> = (0..placement.stages()).map(|stage| hosts.of(placement.worker(stage))).collect();
@@ -85,7 +86,7 @@ impl Measured {
     /// Returns a partition of the model's layers into the stages of the predicted plan. Within each group of
     /// consecutive stages on one host, the layers are split as evenly as possible.
     ///
-    /// - `behind` has the indices of the stages of the logged run after which the layers of the next host begin.
+    /// - `behind` has the indices of the logged run's stages that a boundary between hosts follows.
     /// - `groups` has the number of stages in each group.
     fn spread(&self, behind: &[usize], groups: &[usize]) -> Result<Vec<Range<usize>>, PredictError> {
         let last = self.cut().last().map_or(0, |range| range.end);
@@ -100,9 +101,8 @@ impl Measured {
 }
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
-/// list of stage indices of the run; after each of these stages, the layers of the next host begin. Every host gets at
-/// least one layer for each of its predicted stages. Returns [`PredictError::HostCuts`] if there are more than [`MOST`]
-/// ways.
+/// list of the run's stage indices: a boundary between hosts follows each of these stages. Every host gets at least one
+/// layer for each of its predicted stages. Returns [`PredictError::HostCuts`] if there are more than [`MOST`] ways.
 ///
 /// - `ends` has the index after the last layer of each stage of the run.
 /// - `groups` has the number of stages in each group of consecutive predicted stages on one host.
@@ -112,7 +112,7 @@ fn choices(ends: &[usize], groups: &[usize]) -> Result<Vec<Vec<usize>>, PredictE
     let mut chosen = vec![Vec::new()];
     for (group, stages) in groups[..meetings].iter().enumerate() {
         let still_to_place: usize = groups[group + 1..].iter().sum();
-        // Leaves a boundary for each group that follows, so that every kept choice can be completed.
+        // Leaves a boundary for each remaining group, so that every partial choice can be completed.
         let last = (boundaries + group + 1).saturating_sub(meetings);
         let mut longer = Vec::new();
         for before in &chosen {

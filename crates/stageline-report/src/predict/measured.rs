@@ -11,35 +11,36 @@ use super::network::{Hosts, Network, checked};
 use super::target::{Cut, Target};
 use crate::log::record::{Link, Unit};
 
-/// The costs of a logged run, divided among the layers of its model: times, bytes and memory. All predictions of other
-/// plans start from it: [`of`](Self::of) reads it from a log, and [`predict`](Self::predict) simulates another plan.
+/// The costs of a logged run (times, bytes and memory), divided among the layers of its model. All predictions start
+/// from them: [`of`](Self::of) computes them from a log, and [`predict`](Self::predict) simulates another plan with
+/// them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
     pub(super) footprint: Option<Footprint>,
-    /// The partition of the model's layers in the logged run: the indices of the layers of each stage.
+    /// The logged run's partition of the model's layers: the range of layer indices of each stage.
     pub(super) cut: Vec<Range<usize>>,
-    /// Whether the user has cut the model of the run into stages by hand. Each layer in the log is then a whole stage.
+    /// Whether the user has partitioned (cut) the run's model into stages by hand. If so, each layer in the log is a
+    /// whole stage.
     pub(super) cut_by_hand: bool,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
-    /// The unit of `tokens`.
+    /// Unit in which `tokens` counts the data: tokens, or samples if the data has no tokens.
     pub(super) unit: Unit,
     /// The loss weight of one micro-batch, over all data-parallel replicas; for a language model, the number of
     /// unmasked tokens.
     pub(super) weight: f64,
-    /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
-    /// adds it to each step.
+    /// Overhead of each step of the run in seconds, before the first action and after the last one. A prediction adds
+    /// it to each step time.
     pub(super) step_overhead: f64,
-    /// The overhead of the runtime in seconds for each action of a worker: a forward pass, a backward pass, or a half
-    /// of a split backward pass. It comes in addition to the time of the action itself.
+    /// Runtime overhead in seconds for each action of a worker: a forward pass, a whole backward pass, or the input or
+    /// weight gradient of a split one. A prediction adds it to the action's own time.
     pub(super) action_overhead: f64,
-    /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
-    /// network link.
+    /// Seconds that sending one tensor keeps the sending worker busy, excluding the network link's transfer time.
     pub(super) send_seconds: f64,
-    /// The factor by which predictions multiply simulated step times with their overheads. It is the run's measured
-    /// step time, less the cost of measuring, divided by the simulated step time of the run's own plan.
+    /// Correction factor that predictions multiply simulated step times by (overheads included): the run's measured
+    /// step time, without the overhead of measuring, divided by the simulated step time of the run's own plan.
     ///
     /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
     /// this. The factor is 1 for a run over network links, because transfers may be the cause of its longer steps.
@@ -61,23 +62,22 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds that a layer's whole backward pass on one micro-batch takes.
+    /// Seconds that the layer's whole backward pass on one micro-batch takes.
     pub(super) backward: f64,
-    /// The seconds that a layer takes for the part of its backward pass that computes the gradient of its input.
+    /// Seconds that the layer's input gradient takes for one micro-batch, as a part of `backward`.
     pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
 
 impl Measured {
-    /// Returns the factor by which predictions multiply simulated step times with their overheads: the run's measured
-    /// step time divided by the simulated one. It is 1 for a run over network links, because transfers may be the cause
-    /// of its longer steps.
+    /// Returns the correction factor that predictions multiply simulated step times by (overheads included): the run's
+    /// measured step time divided by the simulated one. It is 1 for a run over network links, because transfers may be
+    /// the cause of its longer steps.
     pub fn variation(&self) -> f64 {
         self.variation
     }
 
-    /// Returns the measured costs of a run for predictions with other network links than the run's own. The link `link`
-    /// (a latency and a bandwidth) connects any two workers.
+    /// Replaces the run's network links for predictions: `link` (a latency and a bandwidth) connects any two workers.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -85,8 +85,8 @@ impl Measured {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the measured costs of a run for predictions with other network links than the run's own. The link `link`
-    /// (a latency and a bandwidth) connects any two workers on different hosts. Workers on one host share its memory.
+    /// Replaces the run's network links for predictions: `link` (a latency and a bandwidth) connects any two workers on
+    /// different hosts. Workers on one host share its memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -94,21 +94,20 @@ impl Measured {
         Ok(Self { network: Network::Hosts(hosts, checked(link)?), ..self })
     }
 
-    /// Returns the measured costs of a run for predictions without network links: all workers share the memory of one
-    /// host, and transfers between them take no time.
+    /// Removes the run's network links for predictions: all workers share one host's memory, and transfers between them
+    /// take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the measured costs of a run for predictions with other channels between stages than the run's own. Each
-    /// channel can hold `capacity` micro-batches.
+    /// Replaces the run's channel capacity for predictions: each channel between two stages can hold `capacity`
+    /// micro-batches.
     pub fn with_channels(self, capacity: NonZeroUsize) -> Self {
         Self { capacity: Some(capacity.get()), ..self }
     }
 
-    /// Returns the slowest network link between workers that predictions assume. It is the link where the largest
-    /// transfer between stages of the run takes the longest. Returns `None` if no workers are connected by network
-    /// links.
+    /// Returns the slowest network link that predictions assume between workers: the one on which the run's largest
+    /// transfer between stages takes the longest. Returns `None` if no workers are connected by network links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -118,14 +117,14 @@ impl Measured {
         self.layers.len()
     }
 
-    /// Whether the user has cut the model of the logged run into stages by hand. Each layer in the log is then a whole
-    /// stage, and a training run of the model always has these stages and refuses the flag `--cut`.
+    /// Whether the user has partitioned (cut) the logged run's model into stages by hand. If so, each layer in the log
+    /// is a whole stage, and a training run of the model always has these stages and rejects the flag `--cut`.
     pub fn is_cut_by_hand(&self) -> bool {
         self.cut_by_hand
     }
 
-    /// Returns the cut of the logged run, which is its partition of the model's layers into stages: the range of layer
-    /// indices, from 0, of each stage.
+    /// Returns the logged run's partition (cut) of the model's layers into stages: the range of layer indices, from 0,
+    /// of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }
@@ -133,9 +132,8 @@ impl Measured {
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
     /// forward and backward pass. An entry is the range of layer indices, from 0, of one stage.
     ///
-    /// If the user has cut the model by hand into stages, each layer is one of these stages. A partition into fewer
-    /// stages then joins some of these stages, and a training run can follow it only after a change to the model's
-    /// code.
+    /// If the user has cut the model into stages by hand, each layer is one of these stages. A partition into fewer
+    /// stages then joins some of them. A training run can use it only after a change to the model's code.
     ///
     /// # Errors
     /// Returns [`PredictError::Balance`] if the model has fewer than `stages` layers, or [`PredictError::CutByHand`] if
@@ -145,10 +143,12 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the partition of the layers into the stages of the plan that `target` describes. It is the given
-    /// partition, or that of the run if `target` asks for it and has as many stages as the run. Otherwise the measured
-    /// times of the layers decide. With one stage per worker, the result is then the most even partition. With several,
-    /// it is a partition with a short simulated step.
+    /// Returns the partition of the layers into the stages of the plan that `target` describes:
+    ///
+    /// - The partition that `target` gives, if it gives one.
+    /// - The run's own partition, if `target` asks for it and has the same number of stages.
+    /// - Otherwise a partition by the layers' measured times. With one stage per worker, it is the most even one; with
+    ///   several, one with a short simulated step.
     ///
     /// # Errors
     /// Returns the errors of [`balanced`](Self::balanced).
@@ -167,9 +167,9 @@ impl Measured {
         Ok(balance_for(&plan, &work, &vec![1.0; stages]).unwrap_or(even))
     }
 
-    /// Checks that the layers can be cut into `stages` stages. Returns [`PredictError::CutByHand`] if the user has cut
-    /// the model by hand into fewer stages. Otherwise returns [`PredictError::Balance`] if there are fewer layers than
-    /// stages, or no stages.
+    /// Checks that the layers can be partitioned into `stages` stages. Returns [`PredictError::CutByHand`] if the user
+    /// has cut the model by hand into fewer stages. Otherwise returns [`PredictError::Balance`] if there are fewer
+    /// layers than stages, or no stages.
     fn check_stages(&self, stages: usize) -> Result<(), PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {
@@ -211,8 +211,8 @@ impl Measured {
     }
 }
 
-/// Returns the mean number of actions (forward passes, backward passes and halves of backward passes) that a worker of
-/// the plan runs in a step.
+/// Returns the mean number of actions per worker in a step: forward passes, whole backward passes, and the input and
+/// weight gradients of split ones.
 pub(super) fn actions_of_worker(plan: &Plan) -> f64 {
     plan.rows().iter().map(Vec::len).sum::<usize>() as f64 / plan.workers().max(1) as f64
 }

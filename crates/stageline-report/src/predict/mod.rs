@@ -1,4 +1,4 @@
-//! Predicts from the log of a run the step time, bubble, throughput and memory that another plan would have.
+//! Predicts another plan's step time, bubble, throughput and memory from the log of a run.
 //!
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
 //! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the network links that a plan uses
@@ -9,18 +9,19 @@
 //!
 //! - `target`: the predicted plan, and its partition of the layers ([`Target`], [`Cut`]).
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]). `from_log`:
-//!   computes them from the log of the run.
+//!   computes these costs from the run's log.
 //! - `plan_costs`: the costs of a plan's stages and transfers, added up from the costs of layers ([`Crossing`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
 //! - `size`: the costs of micro-batches of another size, from two runs.
-//! - `trainings`: training runs to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
+//! - `trainings`: training runs with other numbers of micro-batches that reach the same loss ([`PredictedTraining`]).
 //! - `question`: the input of a recommendation: the logged run, the plan whose settings vary, and the limits on memory
 //!   and workers ([`Question`]). `alternatives`: training runs with another schedule, number of workers or micro-batch
-//!   size. `changed_setting`: the setting that an alternative changes ([`Change`]). `reason`: why the recommended run
-//!   is better than another. `recommendation`: the recommended training run, with the reason ([`Recommendation`]).
-//!   `advice`: the predicted training runs, the alternatives and the recommendation together ([`Advice`]).
+//!   size. `changed_setting`: the setting that an alternative changes ([`Change`]). `reason`: explains why the
+//!   recommended run is better than another. `recommendation`: the recommended training run, with the reason
+//!   ([`Recommendation`]). `advice`: the predicted training runs, the alternatives and the recommendation together
+//!   ([`Advice`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
-//! - `error`: why there is no prediction ([`PredictError`]).
+//! - `error`: the reasons why there is no prediction ([`PredictError`]).
 
 mod advice;
 mod alternatives;

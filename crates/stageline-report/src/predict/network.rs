@@ -1,4 +1,4 @@
-//! The network links between the workers for which a prediction is made, and the workers of each host.
+//! The network links between workers that a prediction assumes, and the workers of each host.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The hosts of a predicted training run, as the number of workers on each host. Workers are numbered host by host.
+/// The hosts of a predicted training run: a list with the number of workers on each host. Workers are numbered host by
+/// host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Describes the hosts of a predicted training run by the number of workers on each host.
+    /// Makes the list of hosts of a predicted training run from the number of workers on each host.
     ///
     /// # Errors
     /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker. Returns
@@ -37,8 +38,7 @@ impl Hosts {
         self.0.iter().sum()
     }
 
-    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a predicted training
-    /// run.
+    /// Returns the zero-based index of the host that runs the worker with the index `worker`.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -51,11 +51,11 @@ impl Hosts {
 /// The network links (with latency and bandwidth) that connect the workers of a predicted training run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// No network link connects the workers of a predicted training run, because they all share the memory of one host;
+    /// All workers of the predicted training run share the memory of one host. No network link connects them, and
     /// transfers between them take no time.
     Memory,
-    /// Any two workers of a predicted training run are connected by a network link with the same latency and bandwidth,
-    /// which the caller gives.
+    /// Any two workers of the predicted training run are connected by a network link with the same latency and
+    /// bandwidth, which the caller gives.
     Uniform(Link),
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
     /// the caller gives. Workers on one host share the host's memory.

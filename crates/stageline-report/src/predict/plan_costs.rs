@@ -1,15 +1,15 @@
 //! Computes the costs of a plan's stages: sums the measured costs of each stage's layers, and adds the transfers
 //! between workers.
 //!
-//! - *Backward passes.* A schedule may split a backward pass into the gradients of inputs and of weights. The fraction
-//!   of each half comes from the logged run, if its schedule splits backward passes and the log has the events of a
-//!   step. Otherwise both halves are assumed to take equal time.
-//! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
-//!   latency plus bytes / bandwidth, and keeps no worker busy. The logged duration of a send may contain this transfer
-//!   time, so only the part beyond it counts as time of the sending worker. The idle time that the log attributes to
-//!   the cause `other` is assumed to contain no transfers.
-//! - *Sizes.* The bytes of a transfer are known at the stage boundaries of the run. At other split points their mean is
-//!   assumed.
+//! - *Backward passes.* A schedule may split a backward pass into an input gradient and a weight gradient. Their shares
+//!   of its time come from the logged run, if its schedule splits backward passes and the log has the events of a step.
+//!   Otherwise they are assumed to take equal time.
+//! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes the
+//!   link's latency plus bytes / bandwidth, and keeps no worker busy. The logged duration of a send may contain this
+//!   transfer time, so only the rest of the duration counts as the sending worker's time. The idle time that the log
+//!   attributes to the cause `other` is assumed to contain no transfers.
+//! - *Sizes.* The bytes of a transfer are known at the run's stage boundaries. At other split points, the mean of these
+//!   bytes is assumed.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ use crate::log::record::Link;
 /// The network link between two neighbouring stages of a plan, with the bytes that one micro-batch sends over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The index, from 0, of the stage that sends its activations over the network link.
+    /// Zero-based index of the stage that sends its activations over this network link to the next stage.
     pub stage: usize,
-    /// The network link from the stage with the index `stage` to the next stage.
+    /// Latency and bandwidth of the network link from stage `stage` to the next stage.
     pub link: Link,
     /// The size in bytes of one micro-batch's activation, which goes to the next stage over the network link. The
     /// gradient that comes back has the same size, and is not counted here.
@@ -41,15 +41,15 @@ impl Crossing {
 }
 
 impl Measured {
-    /// Returns the measured costs of each stage of a plan in seconds. They are the times of its forward and backward
-    /// pass on one micro-batch, of its part of the flush, and of its transfers over network links. The flush is the
-    /// gradient norms and the optimizer step at the end of a step.
+    /// Computes the costs of a plan's stages, in seconds, by adding up the logged run's layer costs: a stage's forward
+    /// and backward pass and its network transfers for one micro-batch, and its end-of-step gradient norms and
+    /// optimizer step.
     ///
-    /// `placement` says on which worker each stage runs, and `cut` has the indices of the layers of each stage.
+    /// `placement` assigns each stage to a worker, and `cut` has each stage's range of layer indices.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement. Also returns
-    /// one if a network link, or the bytes that it carries, are not known.
+    /// Returns [`PredictError`] if `cut` is not a partition of the layers into the placement's stages, or if a network
+    /// link, or the bytes that it carries, are not known.
     pub fn costs(&self, placement: &Placement, cut: &[Range<usize>]) -> Result<Costs, PredictError> {
         let (layers, stages) = (self.layers.len(), placement.stages());
         if !is_cut(cut, layers, stages) {
@@ -75,9 +75,9 @@ impl Measured {
         Ok(crossings)
     }
 
-    /// Returns the costs of each stage in seconds, and the seconds for which all sends of one micro-batch together keep
-    /// workers busy. The time of each send is already part of the sending stage's forward or backward pass. Only
-    /// transfers over the network links in `crossings` take time.
+    /// Returns the costs of each stage in seconds, and the total seconds that all sends of one micro-batch keep workers
+    /// busy. Forward and backward passes already include this send time, so callers can subtract it to get compute
+    /// time. Only transfers over the network links in `crossings` take time.
     pub(super) fn costs_over(
         &self,
         placement: &Placement,

@@ -1,22 +1,22 @@
-//! Explains why the settings of one predicted training run are recommended, by its figures beside those of another
-//! training run.
+//! Explains why the settings of one predicted training run are recommended, by comparing its predicted measurements
+//! with those of another one.
 
 use super::trainings::PredictedTraining;
 
-/// The smallest factor with which the smaller of two advantages (fewer tokens, and a higher throughput) is named in a
-/// reason. An advantage of less than 3% is not worth a mention.
+/// Smallest factor (1.03) at which a recommendation's reason still names the lesser of two advantages (fewer tokens,
+/// higher throughput). An advantage below 3% is not worth mentioning.
 const NAMED: f64 = 1.03;
 
-/// Two predicted training runs that reach the same loss with different settings, the first in less time. Their
-/// comparison is the reason for a recommendation.
+/// Two predicted training runs that reach the same loss with different settings: the recommended one (`training`), and
+/// the `other` one that the recommendation's reason compares it with.
 pub(super) struct Compared<'a> {
     pub(super) training: &'a PredictedTraining,
     pub(super) other: &'a PredictedTraining,
 }
 
 impl Compared<'_> {
-    /// Returns the part of a sentence that compares a predicted training run with another, such as `1.5 times faster to
-    /// the same loss than`. The name of the other training run follows after it.
+    /// Returns the part of a sentence that compares the two training runs, such as `1.5 times faster to the same loss
+    /// than`. The caller appends the name of the other one.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
@@ -28,16 +28,15 @@ impl Compared<'_> {
         }
     }
 
-    /// Returns the throughput of a predicted training run divided by the throughput of the slower training run that it
-    /// is compared with.
+    /// Returns the throughput of `training` divided by the throughput of the `other` training run.
     pub(super) fn throughput(&self) -> f64 {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns a clause that says why a predicted training run reaches the loss sooner than the slower one, such as
-    /// `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by its
-    /// throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble. The
-    /// larger of these two advantages comes first, and the smaller one is left out if its factor is below [`NAMED`].
+    /// Returns a clause that says why `training` reaches the loss sooner than `other`, such as `because it needs 20%
+    /// fewer tokens`. A training run's time is its number of tokens divided by its throughput. So the possible reasons
+    /// are fewer tokens and a higher throughput, which may come from a smaller bubble. The larger of these two
+    /// advantages comes first, and the smaller one is left out if its factor is below [`NAMED`].
     pub(super) fn because(&self) -> String {
         let unit = self.training.prediction.unit;
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
@@ -61,8 +60,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the predicted training runs for which `fits` returns true and which take about as long as
-/// `shortest`. They may take longer by at most the fraction `longer` (0.1 for 10%).
+/// Returns the indices of the predicted training runs that `fits` accepts and that are about as fast as `shortest`:
+/// longer by at most the fraction `longer` (0.1 for 10%).
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,

@@ -1,4 +1,4 @@
-//! The settings that are recommended for a training run after a logged run, and the reason in one sentence:
+//! The settings that are recommended for the next training run after a logged run, and the reason in one sentence:
 //! [`Recommendation`].
 
 use std::fmt;
@@ -10,13 +10,13 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The smallest fraction (10%) of its time that a predicted training run must save for its changed setting to be
-/// recommended. A smaller gain may be an error of the prediction. Fewer workers are recommended even without a gain.
+/// Minimum fraction (10%) of the predicted time that a changed setting must save to be recommended, because a smaller
+/// gain may be a prediction error. Fewer workers are recommended even without a gain.
 const WORTH: f64 = 0.1;
 
-/// The fraction (10%) by which a predicted training run may take longer than the shortest one and still count as
-/// equally fast. So small a difference may be an error of the prediction. The compared training runs differ only in
-/// their number of micro-batches.
+/// Fraction (10%) by which a predicted training run may take longer than the shortest one and still count as equally
+/// fast, because a small difference may be a prediction error. It applies to training runs that differ only in their
+/// number of micro-batches.
 const ABOUT: f64 = 0.1;
 
 /// The fraction (20%) by which a predicted training run with the optimizer Adam may take longer than the shortest one
@@ -24,14 +24,15 @@ const ABOUT: f64 = 0.1;
 /// under Adam: larger batches save more steps than predicted.
 const ABOUT_UNDER_ADAM: f64 = 0.2;
 
-/// The smallest efficiency with which more workers are recommended. The efficiency is the worker-hours of a training
-/// run with the user's number of workers, divided by the worker-hours of the training run with more. At 0.8, a training
-/// run with twice the workers must be at least 1.6 times as fast.
+/// Minimum efficiency at which more workers are recommended: the worker-hours of a training run with the user's number
+/// of workers, divided by the worker-hours with more workers. At 0.8, a training run with twice the workers must be at
+/// least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The recommended settings for the next training run, with the reason. They are chosen by the predicted time until a
-/// training run reaches the loss that the logged run had after its last step. A changed setting that saves little time,
-/// and more workers that save too little, are not recommended. `Display` writes the recommendation as one sentence.
+/// The recommended settings for the next training run, with the reason. They are chosen by the predicted time to reach
+/// the logged run's final loss. A changed setting is recommended only if it saves at least 10% of this time. More
+/// workers must also be used efficiently, but fewer workers need not save time: they are recommended unless they take
+/// longer. `Display` formats the recommendation as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
     /// The one setting that is changed in the recommended training run, compared with the user's plan; [`Change::None`]
@@ -40,13 +41,13 @@ pub struct Recommendation {
     /// The predicted training run with the recommended settings: its number of micro-batches, step time, memory and
     /// number of steps.
     pub training: PredictedTraining,
-    /// The reason for the recommendation as text, with predicted figures of the recommended training run and of the
-    /// training run that it is compared with.
+    /// The reason for the recommendation, as a string. It compares predicted measurements of the recommended training
+    /// run with those of another one.
     pub reason: String,
 }
 
 impl Recommendation {
-    /// Returns the recommended settings as text, without the reason, such as `zb-h1 with M = 8`.
+    /// Returns the recommended settings as a string, without the reason, such as `the schedule zb-h1 with M = 8`.
     pub fn settings(&self) -> String {
         let m = self.training.micro_batches;
         match self.change {
@@ -67,14 +68,14 @@ impl fmt::Display for Recommendation {
 }
 
 /// Recommends one of `trainings`: predicted training runs with the settings of the user's plan, which differ only in
-/// their number of micro-batches (M). Returns `None` if no training run fits into the memory.
+/// their number of micro-batches (M). Returns `None` if no training run fits into the memory limit.
 ///
-/// A training run counts as about as short as the shortest one if it takes at most 10% more time (20% under Adam). The
+/// A training run counts as about as fast as the fastest one if it takes at most 10% more time (20% with Adam). The
 /// recommended M is the first of these that applies:
 ///
-/// - the M of the logged run, if a training run with this M is among the about equally short ones;
-/// - the largest M of the about equally short training runs, if the M of the logged run is larger than that;
-/// - the M of the shortest training run.
+/// - the logged run's M, if a training run with this M is among the about equally fast ones;
+/// - the largest M of the about equally fast training runs, if the logged run's M is larger than that;
+/// - the M of the fastest training run.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
     let longer = if question.log.is_adam() { ABOUT_UNDER_ADAM } else { ABOUT };
@@ -96,15 +97,15 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
-/// is worth recommending, and the shortest training run if several are.
+/// Recommends one of `alternatives`, the predicted training runs with one changed setting. If several changes are worth
+/// recommending, the one with the shortest training run is chosen. Returns `None` if no change is.
 ///
 /// `own` is the recommended training run with the settings of the user's plan. It is `None` if no such training run
-/// fits into the memory; the shortest of `alternatives` is then recommended without a comparison.
+/// fits into the memory limit; the shortest of `alternatives` is then recommended without a comparison.
 ///
 /// `trainings` are the predicted training runs with the settings of the plan. A changed schedule or number of workers
-/// is compared with two of them: `own`, and the one that has the same M, if the latter fits into the memory. Larger
-/// micro-batches are compared with `own` only. Each comparison must satisfy the rule of the changed setting:
+/// is compared with two of them: `own`, and the one that has the same M, if the latter fits into the memory limit.
+/// Larger micro-batches are compared with `own` only. Each comparison must satisfy the rule of the changed setting:
 ///
 /// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter.
 /// - More workers are recommended if their training run is at least 10% shorter, and takes at most 1.25 times the
@@ -116,7 +117,7 @@ pub(super) fn recommended_change(
     trainings: &[PredictedTraining],
     alternatives: &[(Change, PredictedTraining)],
 ) -> Option<Recommendation> {
-    // A change is compared at its own M, because another M would gain without it.
+    // A change is compared with an unchanged run at the same M. At another M, the gain could come from the M alone.
     let beside = |change: Change, training: &PredictedTraining| {
         let same_m = |own: &&PredictedTraining| own.micro_batches == training.micro_batches && question.fits(own);
         let same_m = trainings.iter().find(same_m).filter(|_| !matches!(change, Change::Rows(_)));
@@ -137,8 +138,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training run with a changed setting is recommended in place of `own`. `own` is a training run with the
-/// settings of the plan that the user gives to `stageline advise`. False if the time of one of the two is not known.
+/// Whether a training run with a changed setting is recommended in place of `own`, a training run with the settings of
+/// the user's plan. False if the predicted time of one of the two is not known.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -152,15 +153,15 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
     }
 }
 
-/// Returns a text that says why a changed setting is recommended. It has the figures of the training run with this
-/// setting beside the figures of `own`. `own` is a training run with the settings of the plan that the user gives to
-/// `stageline advise`.
+/// Returns a string that explains why a changed setting is recommended. It compares the predicted measurements of the
+/// training run with this setting (`training`) with those of `own`, a training run with the settings of the user's
+/// plan.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
         Change::None | Change::Rows(_) => format!("M = {m}"),
         Change::Schedule { .. } => {
-            // A plan that no schedule generates has no name of its own.
+            // A plan that was searched or read from a file has no schedule name.
             let own = question.target.schedule;
             let name = schedule_named(own.name()).map_or("the plan of the run", |known| known.name());
             match own.chunks() {
@@ -197,9 +198,9 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns a text that says why `run`, the number of micro-batches (M) of the logged run, is recommended again. If it
-/// does not fit into the memory, the text says why the nearest M that fits is recommended. The training run with the
-/// recommended M takes longer than the shortest training run, but by at most the fraction `longer`.
+/// Returns a string that explains why the logged run's number of micro-batches (M), `run`, is recommended again, or the
+/// nearest M that fits if `run` does not fit into the memory limit. The training run with the recommended M takes
+/// longer than the shortest one, but by at most the fraction `longer`.
 fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     let near = match training.micro_batches == run {
@@ -214,15 +215,15 @@ fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTr
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the training run `own` is recommended. The text
-/// compares `own` with a predicted training run that differs only in M, the first of these that exists and fits into
-/// the memory:
+/// Returns a string that explains why the number of micro-batches (M) of the training run `own` is recommended. It
+/// compares `own` with a predicted training run that differs only in M. This is the first of these that exists and fits
+/// into the memory limit:
 ///
 /// - the training run with the M of the logged run, unless `own` has this M
 /// - the training run with the next smaller M
 /// - the training run with the next larger M
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
-    // A training that does not fit may be faster, and is no reason for another.
+    // A training run that does not fit may be faster, so it cannot justify recommending another one.
     let fitting: Vec<_> = trainings.iter().filter(|training| question.fits(training)).collect();
     let at = fitting.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
     let run = fitting.iter().find(|training| training.micro_batches == question.target.micro_batches);
@@ -232,7 +233,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
         return format!("the only M {reason}");
     };
     let (compared, scale) = (Compared { training: own, other }, question.noise.typical());
-    let because = if own.micro_batches == 1 && own.batch > scale {
+    let because = if own.micro_batches == 1 && scale == 0.0 {
+        "because no gradient noise was measured, so larger batches save no steps".to_owned()
+    } else if own.micro_batches == 1 && own.batch > scale {
         let times = own.batch / scale;
         format!(
             "because a batch of one micro-batch is {times:.1} times the noise scale of {scale:.0} {}",
@@ -244,9 +247,10 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches (M) than the M of `trainings[last]` is recommended.
-/// The training run with the next larger M does not fit into the memory, or takes too much longer than the shortest
-/// training run. The text is empty if no training run has a larger M. `trainings` is in ascending order of M.
+/// Returns a string that explains why no larger number of micro-batches (M) than the M of `trainings[last]` is
+/// recommended: the training run with the next larger M does not fit into the memory limit, or takes too much longer
+/// than the shortest one. The string is empty if no training run has a larger M. `trainings` is in ascending order of
+/// M.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

@@ -6,12 +6,12 @@ use super::measured::{LayerCost, Measured};
 impl Measured {
     /// Computes the costs of micro-batches of another size from two runs of the same model: this run and `other`.
     /// `tokens` is the new size: the number of tokens in one micro-batch, summed over the data-parallel replicas
-    /// (samples, if the data has no tokens). The runs have different micro-batch sizes, and each time of a micro-batch
-    /// is assumed to be a linear function of the size. Predictions from the result do not state the memory.
+    /// (samples, if the data has no tokens). The two runs have different micro-batch sizes, and every time per
+    /// micro-batch is assumed to be a linear function of the size. Predictions from the result have no memory.
     ///
     /// # Errors
-    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size or the models differ in
-    /// their number of layers. Also returns it if `tokens` is not above 0.
+    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in
+    /// their number of layers, or if `tokens` is not above 0.
     pub fn with_size(&self, other: &Self, tokens: f64) -> Result<Self, PredictError> {
         let distance = other.tokens - self.tokens;
         if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {
@@ -23,7 +23,7 @@ impl Measured {
             });
         }
         let share = (tokens - self.tokens) / distance;
-        // Outside the range of the two sizes the linear function may fall below 0, but a time cannot.
+        // Outside the range of the two sizes, the linear function may fall below 0, but a time cannot.
         let mix = |one: f64, other: f64| (one + share * (other - one)).max(0.0);
         let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
             forward: mix(one.forward, other.forward),

@@ -1,5 +1,5 @@
-//! The plan whose performance is predicted: [`Target`]. The way in which the model's layers are partitioned into the
-//! plan's stages: [`Cut`].
+//! The plan whose performance is predicted ([`Target`]), and how the model's layers are partitioned into its stages
+//! ([`Cut`]).
 
 use std::ops::Range;
 
@@ -8,29 +8,29 @@ use stageline_schedule::Schedule;
 /// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
 /// of the model's layers into its stages.
 pub struct Target<'a> {
-    /// The number of workers (P) of the predicted plan, in each replica.
+    /// Number of workers (P) of the predicted plan, in each replica.
     pub workers: usize,
     /// The number of micro-batches (M) in a step of the predicted plan, in each replica. Each has the size of a
     /// micro-batch of the logged run.
     pub micro_batches: usize,
     /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
-    /// The cut of the predicted plan: the partition of the model's layers into its stages.
+    /// How the model's layers are partitioned into the predicted plan's stages.
     pub cut: Cut,
 }
 
-/// The cut of a predicted plan, which is the partition of the model's layers into its stages. The layers are
-/// partitioned as in the logged run, by their measured times, or as the caller says.
+/// How the model's layers are partitioned into a predicted plan's stages: as in the logged run, by the layers' measured
+/// times, or as the caller says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The model's layers are partitioned as in the logged run if the predicted plan has as many stages as the run.
-    /// Otherwise they are partitioned as by [`Balanced`](Self::Balanced).
+    /// Partition the model's layers as in the logged run, if the predicted plan has as many stages as the run.
+    /// Otherwise partition them as with [`Balanced`](Self::Balanced).
     OfTheRun,
-    /// The model's layers are partitioned into contiguous stages by the measured times of their forward and backward
-    /// passes. With one stage per worker, the partition is as even as possible. With several, it is one with a short
-    /// simulated step.
+    /// Partition the model's layers into contiguous stages by the measured times of their forward and backward passes.
+    /// With one stage per worker, the partition is as even as possible. With several, it is one with a short simulated
+    /// step.
     Balanced,
-    /// The model's layers are partitioned as the caller says. The value has the range of layer indices, from 0, of each
+    /// Partition the model's layers as the caller says. The value has the range of zero-based layer indices of each
     /// stage.
     Given(Vec<Range<usize>>),
 }

@@ -1,31 +1,31 @@
-//! Channel capacities: the numbers of micro-batches that a channel between two stages can store. Finds out whether a
-//! plan completes with channels of a given capacity, and the least capacity at which it completes.
+//! Tests whether a plan deadlocks at a given channel capacity, and finds the smallest capacity without a deadlock. The
+//! channel capacity is the number of micro-batches that a channel between two stages can hold.
 
 use super::deadlock::Deadlock;
 use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Replays a plan: runs it on simulated workers. Each channel between two stages stores `capacity` micro-batches.
-/// Returns a deadlock as an error. The simulated times are arbitrary, because they do not decide whether the plan
-/// deadlocks.
+/// Tests whether a plan deadlocks if each channel between two stages holds `capacity` micro-batches, by running it on
+/// simulated workers. Reports actions and sends to `observer`, and returns a deadlock as an error. The simulated times
+/// are arbitrary, because they do not decide whether the plan deadlocks.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes without a deadlock. Each channel between two stages stores `capacity` micro-batches.
+/// Whether a plan runs to its end without a deadlock if each channel between two stages holds `capacity` micro-batches.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least channel capacity at which a plan completes. The channel capacity is the number of micro-batches
-/// that a channel between two stages can store. `safe` tells whether the plan completes at a given capacity.
+/// Returns the smallest channel capacity at which a plan does not deadlock. The channel capacity is the number of
+/// micro-batches that a channel between two stages can hold. `safe` returns whether the plan is free of deadlocks at a
+/// given capacity.
 ///
-/// The plan must deadlock at the capacity `unsafe_capacity`. The result is `None` if it also deadlocks at
-/// `micro_batches`, the number of micro-batches of a step. A channel never stores more, so larger capacities change
-/// nothing.
+/// The plan must deadlock at the capacity `unsafe_capacity`. Returns `None` if it also deadlocks at `micro_batches`,
+/// the number of micro-batches in a step: a channel never holds more, so a larger capacity does not help.
 ///
-/// The method is bisection. It is valid because a larger capacity never causes a deadlock.
+/// Uses bisection, which is valid because a larger capacity never causes a deadlock.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut below, mut above) = (unsafe_capacity, micro_batches);
     if below >= above || !safe(above) {

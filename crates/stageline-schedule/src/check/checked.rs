@@ -1,5 +1,5 @@
-//! A plan that passed the check, and the data that follow from it: its instructions, its global order of transfers, and
-//! plans derived from it.
+//! A plan that passed validation ([`Checked`]). It provides each worker's instructions, a global order of all
+//! transfers, and derived plans, such as one for evaluation.
 
 use super::capacity::{completes, least_safe, run};
 use super::error::CheckError;
@@ -7,9 +7,8 @@ use super::excerpt::Excerpt;
 use super::replay::Observer;
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
 
-/// A plan that passed [`check`](crate::check()), and can be simulated or run. It completes without a deadlock with
-/// channels of a certain capacity. The channel capacity is the number of micro-batches that each channel between two
-/// stages can store.
+/// A plan that passed [`check`](crate::check()), and can be simulated or run. It does not deadlock if each channel
+/// between two stages can hold [`capacity`](Self::capacity) micro-batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
@@ -17,8 +16,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Makes a checked plan without a check. The caller must have proved that the plan completes if each channel
-    /// between two stages stores `capacity` micro-batches.
+    /// Wraps a plan without checking it. The caller must have proved that the plan does not deadlock if each channel
+    /// between two stages holds `capacity` micro-batches.
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
@@ -43,36 +42,36 @@ impl Checked {
     }
 
     /// Returns the channel capacity for which the plan was checked: the number of micro-batches that each channel
-    /// between two stages can store. With capacity 0, a sender waits until the receiver takes the message.
+    /// between two stages can hold. With capacity 0, a sender waits until the receiver takes the message.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the least channel capacity with which the plan completes: the number of micro-batches that each channel
-    /// between two stages must be able to store.
+    /// Returns the smallest channel capacity (number of micro-batches that each channel between two stages holds) that
+    /// avoids a deadlock.
     pub fn least_capacity(&self) -> usize {
         let safe = |capacity| completes(&self.plan, capacity);
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
     }
 
-    /// Returns the plan as CSV text in PyTorch's lowered format (`compute_comms`), with one row per worker. The text
-    /// has the actions and the transfers between workers.
+    /// Returns the plan as a CSV string in PyTorch's lowered format (`compute_comms`), with one row per worker. A row
+    /// has the worker's forward and backward passes, and its sends to and receives from other workers.
     ///
-    /// It also has a wait for each send. The wait for an activation's send comes right after the backward pass (or
-    /// input gradient) of the same stage and micro-batch. The waits for gradients' sends come at the end of the row.
+    /// A wait is added for each send. For an activation, it comes right after the backward pass (or input gradient) of
+    /// the same stage and micro-batch. For a gradient, it comes at the end of the row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
 
-    /// Returns all transfers of the plan in one global order: by the simulated time of their sends. The sends of each
-    /// worker keep the order in which the worker runs them.
+    /// Returns all transfers of the plan in one global order, by the simulated time of their sends. Each worker's sends
+    /// stay in the worker's own order.
     ///
     /// If all workers begin their sends one after another in this order, no send waits for a later one.
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
         run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
-        // The sort is stable, and a send is reported after the sends that it depends on, so this order holds at equal
-        // times.
+        // The replay reports a send after the sends that it depends on. The sort is stable, so sends at equal times
+        // keep this order.
         order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }
@@ -105,30 +104,30 @@ impl Checked {
     /// Returns a plan for evaluation: the forward passes of the first `micro_batches` micro-batches, in the order of
     /// this plan.
     ///
-    /// The result completes because this plan does. A plan still completes if all backward passes and the last forward
-    /// passes are removed, together with their transfers.
+    /// The result does not deadlock, because this plan does not. Removing all backward passes and the last forward
+    /// passes, together with their transfers, cannot cause a deadlock.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
 
-    /// Returns the plan of a rehearsal: a step that is run to measure the memory of one micro-batch. Two micro-batches
-    /// pass all stages forward and backward, one after the other. Each stage is on the same worker as in this plan.
+    /// Returns the plan of a rehearsal, a step that is run only to measure how much memory one micro-batch needs. Two
+    /// micro-batches pass all stages forward and backward, one after the other. Every stage stays on its worker.
     ///
-    /// The result completes because the second micro-batch is sent only after all transfers of the first.
+    /// The result does not deadlock, because the second micro-batch is sent only after all transfers of the first.
     pub fn rehearsal(&self) -> Self {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
 
     /// Returns a plan of two steps that overlap. Each worker begins the second step as soon as it has finished its part
-    /// of the first. If a step has M micro-batches, those of the second step have the numbers M to 2M-1.
+    /// of the first. If a step has M micro-batches, those of the second step have the indices M to 2M-1.
     ///
-    /// The result completes because the first step never waits for the second.
+    /// The result does not deadlock, because the first step never waits for the second.
     pub fn twice(&self) -> Self {
         Self { plan: self.plan.twice(), capacity: self.capacity }
     }
 }
 
-/// An observer of a replay. It collects every transfer with the simulated time of its send.
+/// Observer that collects every transfer of a replay (a simulated run of a plan), with the simulated time of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

@@ -4,21 +4,21 @@ use std::fmt;
 
 use crate::plan::Instruction;
 
-/// The largest number of blocked workers that the error message about a deadlock names.
+/// Maximum number of blocked workers that a deadlock's error message lists one by one; the others are only counted.
 const SHOWN: usize = 8;
 
 /// A worker that cannot advance in a deadlock, with the send or receive that it cannot finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The index, from 0, of a worker that is blocked in a deadlock.
+    /// Zero-based index of the worker that is blocked in this deadlock, waiting for a transfer.
     pub worker: usize,
-    /// The index, from 0 in the worker's list, of the action (a forward or backward pass) whose send or receive a
-    /// blocked worker cannot finish.
+    /// Zero-based index, in the blocked worker's list of actions, of the forward or backward pass whose send or receive
+    /// cannot finish.
     pub action: usize,
-    /// The send or receive that a worker in a deadlock waits to finish.
+    /// The send or receive that the blocked worker cannot finish.
     pub at: Instruction,
-    /// The micro-batch at the head of the channel that a blocked worker receives from, if the worker waits for a
-    /// different micro-batch. `None` if the channel is empty, or if the worker waits to send.
+    /// Micro-batch that arrived before the one that the blocked worker waits to receive, and thus blocks the FIFO
+    /// channel. `None` if the channel is empty, or if the worker waits to send.
     pub found: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ impl fmt::Display for Blocked {
 /// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// The workers that are blocked in a deadlock, each with the send or receive that it cannot finish.
+    /// Workers that are blocked in this deadlock, each with the send or receive that it cannot finish.
     pub blocked: Vec<Blocked>,
 }
 

@@ -1,4 +1,4 @@
-//! The error of the check of a plan, with a message that names the fault and how to fix it.
+//! The error of validating a plan, with a message that says what is wrong and how to fix it.
 
 use std::fmt;
 
@@ -7,70 +7,73 @@ use super::excerpt::Excerpt;
 use super::sequence::fault;
 use crate::plan::{Action, Compute};
 
-/// Why [`check`](crate::check()) rejects a plan. The message names the fault and how to fix it.
+/// The reason why [`check`](crate::check()) rejects a plan. The message says what is wrong and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The error for a plan without any actions (forward and backward passes).
+    /// The plan has no actions (forward and backward passes). A plan needs at least `0F0,0B0`: one forward and one
+    /// backward pass.
     Empty,
-    /// The error for a plan with a worker that has no actions (forward and backward passes).
+    /// A worker of the plan has no actions (forward and backward passes). Give every worker at least one stage.
     IdleWorker {
-        /// The index, from 0, of the worker that has no actions in the plan.
+        /// Zero-based index of the worker that has no actions in the plan.
         worker: usize,
     },
-    /// The error for a plan that assigns actions of one stage to two workers. A stage must run on one worker only.
+    /// The plan assigns actions of one stage to two workers. Keep all actions of a stage on one worker.
     TwoWorkers {
-        /// The index, from 0, of the stage that the plan assigns to two workers.
+        /// Zero-based index of the stage that the plan assigns to two workers.
         stage: usize,
-        /// The indices, from 0, of the two workers to which the plan assigns the same stage.
+        /// Zero-based indices of the two workers that the plan assigns the same stage to.
         workers: (usize, usize),
-        /// An excerpt of the plan for the error message about a stage on two workers. It shows each worker's first
-        /// action of this stage, with the actions next to it.
+        /// Excerpt of the plan for the error message. It shows each of the two workers' first action of the stage that
+        /// both have, with the actions next to it.
         excerpt: Excerpt,
     },
-    /// The error for a plan where a stage does not run one forward pass and then one backward pass on a micro-batch.
-    /// The backward pass may be split into an input gradient and a weight gradient.
+    /// A stage does not run exactly one forward pass and then one backward pass on a micro-batch: an action is missing,
+    /// repeated or out of order. The backward pass may be split into an input gradient and a weight gradient.
     Sequence {
-        /// The index, from 0, of the stage that lacks, repeats or misorders a forward or backward pass.
+        /// Zero-based index of the stage that has a missing, repeated or misordered forward or backward pass.
         stage: usize,
-        /// The index, from 0, of the micro-batch on which a stage lacks, repeats or misorders a forward or backward
-        /// pass.
+        /// Zero-based index of the micro-batch whose forward or backward pass is missing, repeated or misordered on a
+        /// stage.
         micro_batch: usize,
-        /// The kinds of computation that the plan has for a stage and a micro-batch, in order. Valid plans have `F B`
-        /// (forward, backward) or `F I W` (forward, input gradient, weight gradient).
+        /// Passes that the plan has for the faulty pair of stage and micro-batch, in the plan's order. A valid plan has
+        /// `F B` (forward, backward) or `F I W` (forward, input gradient, weight gradient).
         found: Vec<Compute>,
-        /// An excerpt of the plan for the error message. It shows the faulty stage's first action on the micro-batch.
-        /// If there is none, it shows the stage's first action on a later micro-batch.
+        /// Excerpt of the plan for the error message. It shows the faulty stage's first action on the faulty
+        /// micro-batch. If the plan has none, it shows the stage's first action on a later micro-batch.
         excerpt: Excerpt,
     },
-    /// The error for a plan that deadlocks: its workers would wait for each other forever.
+    /// The plan deadlocks: its workers would wait for each other forever. Raise the channel capacity to
+    /// `least_capacity`, or reorder the plan's actions if that is `None`.
     Deadlock {
-        /// The channel capacity for which the plan was checked, and with which it deadlocks: the number of
-        /// micro-batches that a channel between two stages can store.
+        /// Channel capacity at which the plan was checked and deadlocks: the number of micro-batches that each channel
+        /// between two stages can hold.
         capacity: usize,
-        /// The deadlock of the plan: the blocked workers, each with the send or receive that it cannot finish.
+        /// Deadlock that the check found: the blocked workers, each with the send or receive that it cannot finish.
         deadlock: Deadlock,
-        /// The least channel capacity with which the plan completes; `None` if it deadlocks with every capacity. The
-        /// channel capacity is the number of micro-batches that a channel between two stages can store.
+        /// Smallest channel capacity (micro-batches that each channel between two stages can hold) at which the plan
+        /// does not deadlock. `None` if it deadlocks at every capacity.
         least_capacity: Option<usize>,
-        /// An excerpt of the plan for the error message: for each blocked worker, the action at which it is blocked,
-        /// and the actions next to that action.
+        /// Excerpt of the plan for the error message: for each blocked worker, the action at which it is blocked, and
+        /// the actions next to that action.
         excerpt: Excerpt,
     },
-    /// The error for a plan where a worker has more live micro-batches than the caller's limit. A micro-batch is live
-    /// from its forward pass until its weight gradient is done.
+    /// A worker has more live micro-batches than the caller's limit. Raise the limit to `needed`, or use a schedule
+    /// that begins its backward passes earlier. A micro-batch is live from its forward pass until its weight gradient
+    /// is done.
     TooManyLive {
-        /// The index, from 0, of the worker that exceeds the limit on live micro-batches.
+        /// Zero-based index of the worker that exceeds the limit on live micro-batches.
         worker: usize,
-        /// The forward pass with which a worker first exceeds the limit on live micro-batches.
+        /// The worker's first forward pass that exceeds the limit on live micro-batches.
         action: Action,
-        /// The caller's limit on the number of live micro-batches of a worker. A micro-batch is live from its forward
+        /// Caller's limit on the number of live micro-batches of each worker. A micro-batch is live from its forward
         /// pass until its weight gradient is done.
         limit: usize,
-        /// The lowest limit on live micro-batches that no worker of the plan exceeds: the largest peak number of live
-        /// micro-batches of a worker.
+        /// Lowest limit on live micro-batches that the plan satisfies: the peak of the worker with the most live
+        /// micro-batches.
         needed: usize,
-        /// An excerpt of the plan for the error message: the forward pass that exceeds the limit on live micro-batches,
+        /// Excerpt of the plan for the error message: the forward pass that exceeds the limit on live micro-batches,
         /// and the actions next to it.
         excerpt: Excerpt,
     },

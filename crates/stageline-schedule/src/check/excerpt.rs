@@ -1,12 +1,12 @@
-//! Excerpts of a plan around a fault, for error messages.
+//! Excerpts of a plan around an invalid or blocked action, for error messages.
 
 use std::fmt;
 
 use crate::plan::{Action, Plan};
 
-/// The number of actions that an excerpt of a plan shows before and after the faulty action.
+/// Number of actions that an excerpt of a plan shows on each side of the faulty action.
 const REACH: usize = 4;
-/// The largest number of workers that an excerpt of a plan shows.
+/// Maximum number of workers that an excerpt of a plan shows.
 const WORKERS: usize = 8;
 
 /// An excerpt of a plan for an error message. It has one line per worker: one action in brackets, and the actions next
@@ -14,7 +14,7 @@ const WORKERS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that an excerpt of a plan leaves out, to stay short.
+    /// Number of faulty workers that this excerpt of a plan omits, because it shows at most [`WORKERS`].
     left_out: usize,
 }
 
@@ -23,13 +23,14 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether an excerpt of a plan leaves out earlier actions of a worker, and whether it leaves out later actions.
+    /// Whether the worker has further actions `(before, after)` those that this row of the excerpt shows.
     cut_off: (bool, bool),
 }
 
 impl Excerpt {
-    /// Makes an excerpt of a plan for an error message. Each entry of `places` is the index of a worker, and the index
-    /// of an action in this worker's list. The excerpt shows that action in brackets, with the actions next to it.
+    /// Makes an excerpt of a plan for an error message. Each entry of `places` is `(worker, action)`: a worker's index,
+    /// and an action's index in this worker's list. The excerpt shows that action in brackets, with the actions next to
+    /// it.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

@@ -8,10 +8,10 @@ use crate::plan::{Placement, Transfer};
 /// The network links between workers in a simulated run of a plan. Two workers have one link with two independent
 /// directions, however many of their stages exchange tensors.
 pub(crate) struct Links {
-    /// The index in `free` of the direction of a link that each channel between two stages uses: one entry per channel.
-    /// A channel between stages of one worker has an entry too, which is never read.
+    /// For each channel between two stages, the index in `free` of the link direction that its transfers use. The
+    /// entries of channels within one worker are never read.
     direction_of: Vec<usize>,
-    /// The simulated time at which each direction of each link becomes free for another transfer.
+    /// For each direction of each network link, the simulated time at which it is free for the next transfer.
     free: Vec<f64>,
 }
 
@@ -32,12 +32,12 @@ impl Links {
         Self { direction_of, free: vec![0.0; directions.len()] }
     }
 
-    /// Returns the simulated time, in the unit of the costs, at which a transfer between two workers arrives. The
-    /// transfer is sent at the time `sent`. It waits until earlier transfers in the same direction have left the link,
-    /// and then takes its own time on the link plus its latency.
+    /// Returns the simulated time, in the costs' time unit (such as ms), at which a transfer between two workers
+    /// arrives. The transfer is sent at the time `sent`, and waits until earlier transfers in the same direction have
+    /// left the link. It then occupies the link for its own time, and arrives one latency later.
     ///
     /// The transfers of a worker must be passed in ascending order of `sent`. Only one worker sends in each direction
-    /// of a link, so the order in which workers are visited does not matter.
+    /// of a link, so the order in which the replay visits the workers does not matter.
     pub(crate) fn arrival(&mut self, costs: &Costs, transfer: Transfer, sent: f64) -> f64 {
         let free = &mut self.free[self.direction_of[transfer.channel()]];
         *free = sent.max(*free) + costs.occupies(transfer);

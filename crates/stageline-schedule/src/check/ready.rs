@@ -1,17 +1,17 @@
-//! The queue of workers that a replay of a plan (its run on simulated workers) visits next.
+//! The queue of simulated workers that a replay (a simulated run of a plan) advances next.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of simulated workers that may be able to run their next instruction.
+/// The queue of simulated workers that may be able to run their next instruction, and so must be visited by the replay.
 pub(crate) enum Ready {
-    /// A stack of simulated workers, for asynchronous transfers. The simulated times then do not depend on the order in
-    /// which workers run their instructions.
+    /// Advance the worker that was pushed last. Used for asynchronous transfers, where the order of workers does not
+    /// change the simulated times. The entries are indices of workers.
     Stack(Vec<usize>),
-    /// A queue of simulated workers, for serialised transfers, which wait for each other. The worker with the earliest
-    /// simulated time comes first.
+    /// Advance the worker with the earliest simulated time. Used for serialised transfers, which run first come, first
+    /// served. The entries are the time and the index of each worker.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 
@@ -37,8 +37,8 @@ impl Ready {
         }
     }
 
-    /// Whether the queue has a simulated worker whose time is before `now`. Such a worker must advance first. The
-    /// result is false if the queue is not ordered by time.
+    /// Whether the queue has a simulated worker whose time is before `now`, so that it must advance first. Always false
+    /// for a [`Stack`](Self::Stack), which is not ordered by time.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,
@@ -47,7 +47,7 @@ impl Ready {
     }
 }
 
-/// A simulated time. It has a total order, so that a queue can sort by it.
+/// A simulated time with a total order, so that a queue can be sorted by it.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 

@@ -1,12 +1,13 @@
-//! Replay: runs a plan on simulated workers, to its end or to a deadlock with its cause.
+//! Replays a plan: runs it on simulated workers until it ends or deadlocks. A deadlock is reported with the blocked
+//! workers.
 //!
 //! Every worker runs its instructions in order. A receive waits for its message, and a send waits for room in its
 //! channel. This is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974). Whether such
-//! a network completes does not depend on costs, so one run at any costs decides it for all.
+//! a network deadlocks does not depend on timing, so one run with any costs decides it for all costs.
 //!
-//! A worker is visited only when the message or the room that it waits for is there, so the time of a run is linear in
-//! the number of actions. If transfers are serialised on streams, workers are visited in the order of time: first come,
-//! first served.
+//! A blocked worker is visited again only when its message has been sent or its channel has a free slot, so a replay
+//! takes time linear in the number of actions. If transfers are serialised on communication streams, workers are
+//! visited in the order of their simulated time: first come, first served.
 
 use std::collections::VecDeque;
 
@@ -16,35 +17,37 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, around};
 
-/// An action of a worker, such as a forward pass, with its simulated start and end. Times are in the unit of the costs
-/// that the simulation was given, such as milliseconds.
+/// An action of a worker, such as a forward pass, with its simulated start and end. Times are in the time unit of the
+/// simulation's costs, such as milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The action that a worker runs in a simulated time span: a forward pass, a backward pass or half of a backward
+    /// The action that the worker runs: a forward or backward pass, or the input or weight gradient of a split backward
     /// pass.
     pub action: Action,
-    /// The simulated time when a worker begins an action, from the start of the step, in the unit of the costs.
+    /// The simulated time when the action begins, counted from the start of the step, in the costs' time unit (such as
+    /// ms).
     pub start: f64,
-    /// The simulated time when a worker ends an action, from the start of the step, in the unit of the costs.
+    /// The simulated time when the action ends, counted from the start of the step, in the costs' time unit (such as
+    /// ms).
     pub end: f64,
 }
 
-/// An observer of a replay, which is a simulated run of a plan. The replay reports every forward pass, backward pass
-/// and send to its observer.
+/// Callbacks for a replay (a simulated run of a plan), which reports every forward pass, backward pass and send.
 pub(crate) trait Observer {
-    /// Receives the report that a simulated worker has run an action, such as a forward pass, with its start and end.
+    /// Called for each action, such as a forward pass, that a simulated worker runs. `_span` has the action, its start
+    /// and its end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Receives the report that a simulated worker has sent a transfer, with the time of the send. All sends that this
-    /// send depends on are reported before it.
+    /// Called for each send by a simulated worker, at the simulated time `_time`. All sends that this one depends on
+    /// are reported first.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// An observer that ignores all reports of a simulated run, for callers that only ask whether a plan completes.
+/// Ignores everything that a replay reports, for callers that only test whether a plan deadlocks.
 impl Observer for () {}
 
-/// Replays a plan: runs it on simulated workers, and reports every event to the observer. Each channel between two
-/// stages stores `capacity` micro-batches. With capacity 0, a sender waits until the receiver takes the message.
-/// Returns a deadlock as an error.
+/// Runs a plan on simulated workers, and reports every action and send to `observer`. Each channel between two stages
+/// holds `capacity` micro-batches. With capacity 0, a sender waits until the receiver takes the message. Returns a
+/// deadlock as an error.
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -72,40 +75,40 @@ pub(crate) fn replay(
     run.finish()
 }
 
-/// A simulated channel. It carries messages from a stage to one of its neighbouring stages.
+/// A simulated FIFO channel, which carries messages from a stage to one of its neighbouring stages.
 #[derive(Default)]
 struct Channel {
-    /// The messages in a simulated channel: the index of each micro-batch, and the simulated time from which it can be
-    /// received.
+    /// Messages in this simulated channel: the index of each micro-batch, and the simulated time of its arrival.
     messages: VecDeque<(usize, f64)>,
-    /// The number of message slots of a simulated channel that have never been used. Slots that were used and are free
+    /// Number of message slots in this simulated channel that have never been used. Slots that were used and are free
     /// again are listed in `freed`.
     room: usize,
-    /// The simulated times at which used message slots of a channel became free again, earliest first.
+    /// Simulated times at which used message slots of this channel became free again, earliest first.
     freed: VecDeque<f64>,
-    /// The index of the simulated worker that waits to send on this channel; `None` if no worker does.
+    /// Index of the simulated worker that waits to send on this channel; `None` if no worker does.
     sender: Option<usize>,
-    /// The index of the simulated worker that waits for a message from this channel; `None` if no worker does.
+    /// Index of the simulated worker that waits for a message from this channel; `None` if no worker does.
     receiver: Option<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index of the worker's next action in its list of actions.
+    /// Zero-based index of the current action in the simulated worker's list of actions.
     action: usize,
-    /// The next part of the worker's current action: 0 is the receive of its input, 1 the computation, 2 the send of
-    /// its result.
+    /// Next phase of the simulated worker's current action: 0 receives its input, 1 computes, 2 sends its result.
     phase: usize,
     now: f64,
 }
 
 /// The result of a simulated worker's attempt to run an instruction, such as a send.
 enum Attempt {
-    /// A simulated worker has finished an instruction. The value is the simulated time at which the instruction ended.
+    /// The instruction has finished. The value is its simulated end time.
     Done(f64),
-    /// A simulated worker cannot run an instruction yet. The value is the simulated time from which it can.
+    /// The instruction waits for a message in flight. The worker tries again at this simulated time, when the message
+    /// arrives.
     Later(f64),
-    /// A simulated worker is blocked: its send finds no room in the channel, or its receive finds no message.
+    /// The worker is blocked until another worker acts: its send finds the channel full, or its receive finds no
+    /// message.
     Blocked,
 }
 
@@ -116,15 +119,16 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// The simulated time at which each worker's communication stream (its queue of transfers) becomes free.
+    /// For each worker, the simulated time at which its communication stream (queue of transfers) is free. Used for
+    /// serialised transfers only.
     streams: Vec<f64>,
     links: Links,
     ready: Ready,
 }
 
 impl Run<'_> {
-    /// Runs the instructions of a simulated worker, until one of them blocks or the list ends. It also stops if another
-    /// worker has an earlier simulated time, because that worker must advance first.
+    /// Runs a simulated worker's instructions until one of them blocks, the list ends, or another worker has an earlier
+    /// simulated time and must advance first.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -167,7 +171,8 @@ impl Run<'_> {
         }
     }
 
-    /// Simulates a send: puts the message into the channel if it has room. Otherwise the sending worker is blocked.
+    /// Simulates a send: puts the message into the channel if the channel has a free slot. Otherwise the sender is
+    /// blocked.
     fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
@@ -183,7 +188,8 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the simulated time from which a message can be received. `worker` sends it at the simulated time `sent`.
+    /// Returns the simulated arrival time of the message of `transfer`, if `worker` sends it at the simulated time
+    /// `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -200,8 +206,8 @@ impl Run<'_> {
         }
     }
 
-    /// Reserves a slot for a message in a channel. Returns the simulated time from which the slot is free; `None` if
-    /// the channel is full.
+    /// Reserves a message slot in the channel of `transfer`, and returns the simulated time from which the slot is
+    /// free. Returns `None` if the channel is full.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
             // With capacity 0 (rendezvous), the receiver must already wait at the matching receive.
@@ -217,8 +223,9 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Simulates a receive: takes the message out of the channel if it is at the head and has arrived. If it is at the
-    /// head but still in flight, the worker waits for its arrival. Otherwise the worker is blocked.
+    /// Simulates a receive: takes the message out of the channel if the message is at the head and has arrived. A
+    /// message at the head that is still in flight makes the worker wait until it arrives. Otherwise the worker is
+    /// blocked.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
@@ -252,7 +259,7 @@ impl Run<'_> {
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Ends a replay of a plan. Returns a deadlock as an error if a worker has not run all its actions.
+    /// Ends the simulated run of a plan. Returns a deadlock as an error if a worker has not run all its actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;
@@ -262,8 +269,8 @@ impl Run<'_> {
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    /// Returns the micro-batch at the head of the channel from which the instruction `at` receives. `None` if the
-    /// channel is empty or `at` is not a receive.
+    /// Returns the index of the micro-batch at the head of the channel that the receive `at` reads. `None` if the
+    /// channel is empty, or `at` is not a receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
         Some(self.channels[transfer.channel()].messages.front()?.0)

@@ -3,7 +3,7 @@
 
 use crate::plan::{Action, Compute};
 
-/// The progress of one stage with one micro-batch: how much of the forward and backward pass is done.
+/// How much of one micro-batch's forward and backward pass a stage has done.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -14,7 +14,8 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress of a stage with a micro-batch after one more computation, such as a forward pass.
+    /// Returns a stage's progress on a micro-batch after one more computation; `Wrong` if the computation is out of
+    /// order or repeated.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,
@@ -26,8 +27,8 @@ impl Progress {
     }
 }
 
-/// Describes the first fault in a stage's computations on a micro-batch, for an error message. `found` has the kinds of
-/// these computations, in order.
+/// Describes the first missing, repeated or misordered computation of a stage on a micro-batch, for an error message.
+/// `found` lists the kinds of computations that the plan has, in order.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

@@ -1,6 +1,6 @@
 //! The order in which each communication stream (a device's queue of transfers) of a checked plan issues its transfers.
 //!
-//! A stream runs its transfers one after another in the order of issue, as GPUs do over NCCL.
+//! A stream runs its transfers one after another in the order of issue, as NCCL does on a GPU's stream.
 
 use super::checked::Checked;
 use crate::plan::Transfer;

@@ -1,4 +1,4 @@
-//! Validation of a plan: complete, in order, and free of deadlock with channels that store a given number of
+//! Validates a plan: it must be complete, in order, and free of deadlocks with channels that hold a given number of
 //! micro-batches.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +11,12 @@ use super::excerpt::Excerpt;
 use super::sequence::Progress;
 use crate::plan::{Action, Plan};
 
-/// Checks that a plan trains on every micro-batch and completes without a deadlock, and returns it as a [`Checked`]
-/// plan. The check has two parts:
+/// Checks that a plan trains on every micro-batch and does not deadlock, and returns it as a [`Checked`] plan. The
+/// check has two parts:
 ///
 /// - Every stage runs one forward pass and then one backward pass on every micro-batch, always on the same worker.
-/// - The plan completes if each channel between two stages stores `capacity` micro-batches. With capacity 0, a sender
-///   waits until the receiver takes the message.
+/// - The plan does not deadlock if each channel between two stages holds `capacity` micro-batches. With capacity 0, a
+///   sender waits until the receiver takes the message.
 ///
 /// # Errors
 /// Returns a [`CheckError`] that names the faulty stage, the action and the cause.
@@ -55,7 +55,8 @@ fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
 fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     let (stages, micro_batches) = (plan.stages(), plan.micro_batches());
     let actions = || plan.rows().iter().flatten();
-    // The table is no larger than the plan, whatever numbers the plan contains.
+    // A plan with huge indices has fewer actions than stage x micro-batch pairs, and is rejected here. So the table
+    // never outgrows the plan.
     let pairs = stages.checked_mul(micro_batches).filter(|pairs| *pairs <= actions().count());
     let Some(pairs) = pairs else { return Err(first_missing(plan)) };
     let mut progress = vec![Progress::Nothing; pairs];
@@ -67,8 +68,8 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     wrong.map_or(Ok(()), |pair| Err(sequence_error(plan, pair / micro_batches, pair % micro_batches)))
 }
 
-/// Returns the error for the first pair of a stage and a micro-batch that has no action in the plan. The caller must
-/// know that there is such a pair.
+/// Returns the error for the first pair of stage and micro-batch without an action in the plan. The caller must know
+/// that such a pair exists.
 fn first_missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
     let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));
@@ -81,7 +82,7 @@ fn first_missing(plan: &Plan) -> CheckError {
 fn sequence_error(plan: &Plan, stage: usize, micro_batch: usize) -> CheckError {
     let matches = |action: &Action| (action.stage, action.micro_batch) == (stage, micro_batch);
     let found = plan.rows().iter().flatten().copied().filter(matches).map(|action| action.compute).collect();
-    // The excerpt shows the first such action, or else the place where it is missing.
+    // The excerpt shows the stage's first action on the micro-batch, or the place where this action is missing.
     let near = |action: &Action| action.stage == stage && action.micro_batch >= micro_batch;
     let place = |wanted: &dyn Fn(&Action) -> bool| {
         plan.rows().iter().enumerate().find_map(|(worker, row)| Some((worker, row.iter().position(wanted)?)))
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_deadlock_names_each_blocked_worker_and_the_least_safe_capacity() {
-        // Stage 0 sends both forwards before it receives a gradient; stage 1 returns a gradient in between.
+        // Stage 0 sends both activations before it receives a gradient; stage 1 returns a gradient in between.
         let message = rejected("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", 0);
         assert!(message.contains("worker 0 at 0SEND_F1 waits for room in the channel to stage 1"), "{message}");
         assert!(message.contains("worker 1 at 1SEND_B0 waits for room in the channel to stage 0"), "{message}");

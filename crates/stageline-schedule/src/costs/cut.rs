@@ -1,11 +1,11 @@
-//! Divides the stages of a model into several stages per worker, with their costs.
+//! Divides the costs of one stage per worker into those of several smaller stages (chunks) per worker.
 
 use super::{Costs, StageCost};
 use crate::plan::Placement;
 
 impl StageCost {
-    /// Returns the costs of one of `parts` equal parts of a stage. The times of computation are divided by `parts`; the
-    /// latency of transfers stays the same.
+    /// Returns the costs of one chunk if the stage is divided into `parts` equal chunks. Compute times are divided by
+    /// `parts`; transfer latencies stay the same.
     fn part(self, parts: f64) -> Self {
         Self {
             forward: self.forward / parts,
@@ -16,9 +16,9 @@ impl StageCost {
         }
     }
 
-    /// Returns the latency of a transfer from the worker `from` to the worker `to`. `self` has the costs of the
-    /// undivided stage of `from`. The result is the latency of the stage's activations if `to` is the next worker, and
-    /// of its gradients if `to` is the previous worker.
+    /// Returns the latency of a transfer from the worker `from` to the worker `to`. `self` has the costs of the stage
+    /// that `from` had before stages were divided into chunks. The result is this stage's activation latency if `to` is
+    /// the next worker, and its gradient latency if `to` is the previous worker.
     ///
     /// The workers form a ring. So if the two workers are not neighbours and `to` has the smaller index, `to` is the
     /// next worker.
@@ -29,18 +29,18 @@ impl StageCost {
 }
 
 impl Costs {
-    /// Returns the costs of a plan that divides every stage of these costs into equal, smaller stages, for schedules
-    /// with several stages (chunks) per worker. The model and the workers stay the same. `placement` says on which
-    /// worker each new stage runs. These costs must have one stage for each worker, in order.
+    /// Returns the costs of the same model with every stage divided into equal chunks, each a stage of its own, for
+    /// schedules with several stages per worker. The original costs must have one stage for each worker, in order.
+    /// `placement` assigns each new stage to a worker.
     ///
-    /// The times of computation and of optimizer steps are divided by the number of stages per worker. The times of
-    /// transfers are not divided, and follow from the two workers of a transfer:
+    /// Compute times and optimizer steps are divided by the number of stages per worker. Transfer times are not
+    /// divided. They depend on the two workers of a transfer:
     ///
-    /// - A transfer occupies the link between its two workers as long as it does between their undivided stages. The
-    ///   link from the last worker back to the first has the time of the last stage.
-    /// - If a worker sends a tensor to the next worker, its latency is the latency of activations (`send_activation`)
-    ///   of the worker's undivided stage. To the previous worker, it is the latency of this stage's gradients
-    ///   (`send_gradient`). The first worker follows the last.
+    /// - A transfer occupies the link between two workers as long as a transfer between their original stages did. On
+    ///   the link from the last worker back to the first, it takes the last original stage's time.
+    /// - A tensor that a worker sends to the next worker has the activation latency (`send_activation`) of the worker's
+    ///   original stage. A tensor to the previous worker has this stage's gradient latency (`send_gradient`). The
+    ///   worker after the last one is the first.
     ///
     /// # Panics
     /// Panics unless the placement has as many workers as these costs have stages, and a multiple of that many stages.

@@ -1,5 +1,5 @@
 //! The breakdown of a worker's time in a step into work and causes of idle time ([`Account`]), and the memory that the
-//! worker had in use ([`WorkerMemory`]).
+//! worker had allocated ([`WorkerMemory`]).
 
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
@@ -16,29 +16,29 @@ pub struct Account {
     pub busy: f64,
     /// The worker's idle time while the pipeline fills, before the worker's first backward pass, in seconds.
     pub fill: f64,
-    /// The worker's idle time while the pipeline drains, in seconds. The last backward passes of all workers run
-    /// meanwhile.
+    /// The worker's idle time while the pipeline drains, that is, while the workers run their last backward passes, in
+    /// seconds.
     pub drain: f64,
-    /// The worker's idle time because the forward and backward passes of another worker take longer in all, in seconds.
+    /// The worker's idle time because another worker's forward and backward passes take longer in total, in seconds.
     pub imbalance: f64,
     /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
     pub transfer: f64,
     /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
     /// steps at the end of the step) takes longer.
     pub flush: f64,
-    /// The time, in seconds, that the measurement adds to a synchronised step. In such a step, workers ask their
-    /// devices after every action whether they have finished. This time is the same for all workers of a data-parallel
-    /// replica. It is 0 in other steps, and in logs without this field.
+    /// Time, in seconds, that device synchronisation adds to a synchronised step, where each worker waits after every
+    /// action until its device has finished. It is the same for all workers of a data-parallel replica, and 0 in other
+    /// steps and in logs without this field.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
-    /// The worker's idle time that no other field explains, in seconds. It is negative if the simulations explain more
-    /// idle time than was measured. Examples are threads that wake late, the overhead of channels, and the exchange of
-    /// gradients between data-parallel replicas.
+    /// The worker's idle time that no other field explains, in seconds, such as late thread wake-ups, channel overhead,
+    /// and gradient reduction over data-parallel replicas. Negative if the simulations explain more idle time than was
+    /// measured.
     pub other: f64,
 }
 
 impl Account {
-    /// Returns the names of the causes of a worker's idle time, each with the seconds of idle time that it explains.
+    /// Returns the causes of a worker's idle time by name, each with the idle time, in seconds, that it explains.
     pub fn causes(&self) -> [(&'static str, f64); 7] {
         let Self { fill, drain, imbalance, transfer, flush, asking, other, .. } = *self;
         [
@@ -53,9 +53,9 @@ impl Account {
     }
 
     /// Returns the name of each cause of idle time, and the fraction of the total stage time that it explains; 0.1 is
-    /// 10%. The fraction is the idle time of all `workers` for this cause, divided by the total stage time (number of
-    /// workers x step time). It can be slightly below 0 for causes that are differences of measured times, such as
-    /// `other`. `step` is the step time in seconds.
+    /// 10%. The fraction is `idle time of all workers for this cause / (number of workers * step)`, where `step` is the
+    /// step time in seconds. It can be slightly below 0 for causes that are differences of measured times, such as
+    /// `other`.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {
@@ -70,15 +70,14 @@ impl Account {
     }
 }
 
-/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it. So a
+/// A worker's allocated memory in a step, in bytes. Memory is attributed to the worker whose threads allocated it, so a
 /// sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
-    /// The bytes that a worker has in use at the beginning of a step: parameters and optimizer states. If steps
-    /// overlap, they include a copy of this state from before the previous step, so that the previous step can still be
-    /// undone.
+    /// Bytes that the worker has allocated at the beginning of a step: parameters and optimizer state. If steps
+    /// overlap, they include a copy of this state from before the previous step, so that this step can be rolled back.
     pub resident: u64,
-    /// The largest number of bytes of memory in use by a worker at any time of the step.
+    /// Peak number of bytes that the worker has allocated at any time of the step.
     pub peak: u64,
 }

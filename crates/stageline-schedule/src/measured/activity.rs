@@ -5,36 +5,36 @@ use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// The work or the wait of a worker that a timed event records. Examples are a forward pass, a send, the optimizer
+/// The kind of work or wait that a worker's timed event records. Examples are a forward pass, a send, the optimizer
 /// step, and the wait for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// The worker prepares one of its stages for a training step, or for another pass over the plan, such as an
+    /// The worker prepares one of its stages for a training step, or for other use of the pipeline, such as an
     /// evaluation.
     Start,
     /// The worker executes an instruction of the plan on one of its stages: it computes, sends or receives for a
     /// micro-batch.
     Instruction(Instruction),
-    /// The worker adds up the gradient sums of one of its stages over all data-parallel replicas. In a replica other
-    /// than 0, it sends the stage's gradient sum to replica 0 instead.
+    /// The worker reduces the gradients of one of its stages over all data-parallel replicas. Replica 0 adds up the
+    /// gradient sums, and the other replicas send theirs to replica 0.
     Reduce,
-    /// The worker ends its part of a step on one of its stages, before the optimizer step. It reads gradient norms and
-    /// losses from the device, and reports which micro-batches are in the stage's gradient sum.
+    /// The worker finishes the backward part of a step on one of its stages, before the optimizer step: it reads
+    /// gradient norms and losses from the device, and reports which micro-batches the stage's gradient sum contains.
     Finish,
-    /// The worker waits at the flush (the end of a step) for the verdict: whether all stages step their optimizers or
-    /// skip the step.
+    /// The worker waits, once its gradients are complete, for the decision whether all stages run their optimizer steps
+    /// or all skip this step.
     Verdict,
     /// The worker steps the optimizer of one of its stages. In a replica other than 0, it receives the new parameter
     /// values from replica 0 instead.
     OptimizerStep,
-    /// The worker receives, for one of its stages, the new values of tied parameters from the stages that own them. The
-    /// owner of a parameter is the stage whose optimizer steps it.
+    /// The worker receives, for one of its stages, the new values of tied parameters from the stages that own them. A
+    /// parameter's owner is the stage whose optimizer updates it.
     Follow,
     /// The worker copies the parameters and optimizer state of one of its stages for a checkpoint, or the stage's
     /// module for the user's program.
     Save,
     /// The worker has finished a command of the user's program, such as a step or an evaluation, and waits for the next
-    /// command.
+    /// one.
     Idle,
 }
 
@@ -51,8 +51,8 @@ const OTHERS: [Activity; 8] = [
 ];
 
 impl Activity {
-    /// Returns the name of a worker's work or wait in logs. An instruction has PyTorch's text form, such as `2F0` or
-    /// `2SEND_F0`. All others have one word, such as `optimizer`. Parsing the name gives the same value again.
+    /// Returns the activity's name in logs. For an instruction, this is PyTorch's string form, such as `2F0` or
+    /// `2SEND_F0`. All other names are one word, such as `optimizer`. Parsing a name returns the same activity.
     pub fn name(self) -> String {
         match self {
             Self::Instruction(instruction) => instruction.to_string(),
@@ -67,7 +67,7 @@ impl Activity {
         }
     }
 
-    /// Whether a worker works for a stage: it runs a forward or backward pass, or the stage's part of the flush
+    /// Whether the activity computes for a stage: a forward or backward pass, or the stage's part of the flush
     /// (gradient norms and optimizer step). False for everything else, such as transfers and waits.
     pub const fn computes(self) -> bool {
         match self {
@@ -82,8 +82,8 @@ impl Activity {
         }
     }
 
-    /// Returns the stages, or the caller (the user's thread that runs the pipeline), that a worker waits for during
-    /// this activity. Returns `None` if the activity never waits.
+    /// Returns the cause of a wait during this activity: the stages, or the caller (the user's thread that runs the
+    /// pipeline), that the worker waits for. Returns `None` if the activity never waits.
     pub const fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
@@ -98,7 +98,7 @@ impl Activity {
     }
 }
 
-/// Displays a worker's activity as a part of a sentence, such as "the optimizer step".
+/// Formats a worker's activity as part of a sentence, such as "the optimizer step".
 impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -117,7 +117,7 @@ impl fmt::Display for Activity {
     }
 }
 
-/// The error for a text that is not the [name](Activity::name) of any activity of a worker.
+/// The error for a string that is not the [name](Activity::name) of any worker activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownActivity;
 
@@ -162,8 +162,7 @@ pub enum WaitCause {
     /// The worker waits for the neighbouring stage with this index: for its next message, or for room in the channel to
     /// it.
     Stage(usize),
-    /// The worker waits for all stages. At the flush (the end of a step), this wait ends when the slowest stage has
-    /// finished.
+    /// The worker waits for all stages: at the end of a step, until the slowest stage has finished its gradients.
     AllStages,
     /// The worker waits for stages that have the same parameters as its own stage, to exchange gradients and values.
     /// These stages are in the same replica (tied parameters) or in other replicas.

@@ -1,4 +1,5 @@
-//! The record of one activity of a worker ([`Event`]), with its times, the bytes sent and the memory in use ([`Held`]).
+//! The record of one activity of a worker ([`Event`]), with its times, the bytes sent and the allocated memory
+//! ([`Held`]).
 
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::activity::{Activity, WaitCause};
 
-/// The record of one activity of a worker in a measured step, such as a forward pass, a send or the optimizer step. Its
-/// times count from the beginning of the step. Logs have them as numbers of seconds.
+/// The record of one activity of a worker in a measured step, such as a forward pass, a send or the optimizer step.
+/// Times count from the beginning of the step, and logs store them in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Event {
-    /// The index, from 0, of the stage that the recorded activity, such as a forward pass, belongs to. A worker may
-    /// have several stages.
+    /// Zero-based index of the stage that the recorded activity, such as a forward pass, belongs to. A worker may have
+    /// several stages.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
@@ -24,23 +25,24 @@ pub struct Event {
     /// The time when the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
-    /// The part of the recorded activity's time that the worker spent waiting for other workers, or for the caller.
+    /// Time that the worker spent waiting during the recorded activity: for other workers, or for the caller (the
+    /// thread of the user's program that commands the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of the recorded activity's time that the worker spent asking its device whether it had finished. A
-    /// worker asks only in synchronised steps, after every action, to measure the action's time. This part is zero on a
-    /// CPU. For a device of another host, it is longer than many actions.
+    /// Time that the worker spent synchronising with its device during the recorded activity, to measure how long the
+    /// activity took. Zero on a CPU, and outside synchronised steps. For a remote device (on another host), it can
+    /// exceed the time of the work itself.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
-    /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).
+    /// The worker's allocated memory during the recorded activity; `None` if memory is not measured (see [`Held`]).
     pub held: Option<Held>,
-    /// The number of bytes of tensors that the recorded activity of a worker sent to another stage; 0 if it sent none.
+    /// Bytes of tensors that the recorded activity sent to another stage; 0 if it sent none.
     pub sent: u64,
 }
 
 impl Event {
-    /// Returns the time that a worker spent on the work of a recorded event. It excludes waits for other workers, and
-    /// the time to ask the device whether it has finished.
+    /// Returns how long the worker actually worked during the event: its duration minus waits and device
+    /// synchronisation.
     pub fn worked(&self) -> Duration {
         self.end.saturating_sub(self.start).saturating_sub(self.waited).saturating_sub(self.asked)
     }
@@ -58,26 +60,26 @@ impl Event {
     }
 }
 
-/// The memory in use by a worker during one recorded event, in bytes.
+/// A worker's allocated memory during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
-/// synchronised steps only (where workers wait for their device after every action). It is the number of bytes that the
-/// GPU's memory pools have in use at the end of each event. Several stages on one GPU share the pools.
+/// synchronised steps only (where workers wait for their device after every action). It is the number of bytes
+/// allocated from the GPU's memory pools at the end of each event. Stages on the same GPU share the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {
-    /// The number of bytes of memory that the worker had in use at the end of a recorded event, such as a forward pass.
+    /// Bytes that the worker had allocated at the end of a recorded event, such as a forward pass.
     pub end: u64,
-    /// The largest number of bytes that the worker had in use during a recorded event, such as a forward pass. On a
-    /// GPU, it is the number at the end of the event.
+    /// Peak number of bytes that the worker had allocated during a recorded event, such as a forward pass. On a GPU, it
+    /// is the number at the end of the event.
     pub peak: u64,
-    /// The bytes that the worker allocated during a recorded event, minus the bytes that it freed; it may be negative.
-    /// On the host, memory that other workers free does not count. On a GPU, it is the change of the bytes in use since
-    /// the end of the worker's previous event.
+    /// Net bytes that the worker allocated (allocated minus freed) during a recorded event; may be negative. On the
+    /// host, memory that other workers free does not count. On a GPU, it is the change in allocated bytes since the end
+    /// of the worker's previous event.
     pub kept: i64,
 }
 
-/// The functions for serde's attribute `with` by which a log stores a duration as a number of seconds.
+/// Serialises and deserialises a duration as a number of seconds, for serde's attribute `with`.
 #[cfg(feature = "serde")]
 mod seconds {
     use std::time::Duration;

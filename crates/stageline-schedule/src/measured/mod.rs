@@ -1,9 +1,9 @@
-//! The measurements of a step that really ran: the events of each worker, its memory in use, and the breakdown of its
-//! time.
+//! The measurements of an executed (not simulated) step: each worker's timed events, allocated memory, and time
+//! breakdown.
 //!
-//! Input: the times, waits, bytes and memory that the runtime of `stageline` measures while it trains. Output: the same
-//! figures as types that logs and reports contain. This folder must not read a clock, simulate or predict. With the
-//! feature `serde` these types can be written to a file and read again.
+//! Input: the times, waits, bytes and memory that the runtime of `stageline` measures while it trains. Output: the
+//! types that hold these measurements in logs and reports. This folder must not read a clock, simulate or predict. With
+//! the feature `serde`, the types can be serialised and deserialised.
 
 mod account;
 mod activity;

@@ -1,29 +1,28 @@
-//! Actions, the entries of a plan, with their text form, such as `2F0`. An action is a forward pass, a backward pass or
-//! half of a backward pass of one stage on one micro-batch.
+//! Actions, the entries of a plan, with their string form, such as `2F0`. An action is a forward pass, a whole backward
+//! pass, an input gradient or a weight gradient of one stage on one micro-batch.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// The kind of computation that a stage (a part of the model) runs on a micro-batch. It is a forward pass, a whole
-/// backward pass, or one of the two halves of a backward pass.
+/// backward pass, or the input or weight gradient of a split backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
     /// `F`: the forward pass of a stage on a micro-batch.
     Forward,
     /// `B`: the whole backward pass, which computes the gradients of the stage's input and of its weights.
     Backward,
-    /// `I`: the half of the backward pass that computes the gradient of the stage's input.
+    /// `I`: the part of a split backward pass that computes the gradient of the stage's input.
     InputGradient,
-    /// `W`: the half of the backward pass that computes the gradients of the stage's weights.
+    /// `W`: the part of a split backward pass that computes the gradients of the stage's weights.
     WeightGradient,
 }
 
 impl Compute {
-    /// The list of all kinds of computation of a stage: forward pass, whole backward pass, input gradient and weight
-    /// gradient.
+    /// All kinds of computation of a stage: forward pass, whole backward pass, input gradient and weight gradient.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// Returns the letter of this kind of computation in the text form of an action, such as `F` for a forward pass.
+    /// Returns the letter of this kind of computation in the string form of an action, such as `F` for a forward pass.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -34,27 +33,27 @@ impl Compute {
     }
 }
 
-/// The computation of one stage on one micro-batch, such as its forward pass. The text form `2F0` means stage 2,
-/// forward, micro-batch 0.
+/// The computation of one stage on one micro-batch, such as its forward pass. The string form `2F0` means stage 2,
+/// forward pass, micro-batch 0.
 ///
-/// PyTorch's `torch.distributed.pipelining` has the same text form.
+/// PyTorch's `torch.distributed.pipelining` uses the same string form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The index of the stage that runs the action (such as a forward pass), counted from 0 over the whole model.
+    /// Zero-based index, over all stages of the model, of the stage that runs this action (such as a forward pass).
     pub stage: usize,
-    /// The kind of computation that the stage runs on the micro-batch, such as a forward pass.
+    /// Kind of computation that the stage runs on the micro-batch in this action, such as a forward pass.
     pub compute: Compute,
-    /// The index of the micro-batch that the stage computes on, counted from 0 within the step.
+    /// Zero-based index, within the step, of the micro-batch that this action computes on.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// Returns an action of a plan: the forward pass of the stage `stage` on the micro-batch `micro_batch`.
+    /// Returns the action that is the forward pass of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// Returns an action of a plan: the whole backward pass of the stage `stage` on the micro-batch `micro_batch`.
+    /// Returns the action that is the whole backward pass of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -66,7 +65,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// The error for a text that is neither an action, such as `2F0` (a forward pass), nor a transfer, such as `2SEND_F0`.
+/// The error for a string that is neither an action, such as `2F0` (a forward pass), nor a transfer, such as
+/// `2SEND_F0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
@@ -74,7 +74,7 @@ pub struct ParseActionError {
 }
 
 impl ParseActionError {
-    /// Returns the text that could not be parsed as an action or a transfer of a plan.
+    /// Returns the string that could not be parsed as an action or a transfer of a plan.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -94,15 +94,16 @@ impl fmt::Display for ParseActionError {
         if self.transfer {
             return write!(
                 f,
-                "`{shown}` is not a transfer: stage 0 has no stage before it, and numbers are plain digits"
+                "`{shown}` is not a transfer; write the stage, SEND_F, RECV_F, SEND_B or RECV_B, and the micro-batch, as in \
+                 `2SEND_F0`; stage 0 neither receives an activation nor sends a gradient"
             );
         }
         write!(f, "`{shown}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`")
     }
 }
 
-/// Returns a text from a plan's file in a form that is safe to print in error messages. Characters other than visible
-/// ASCII and spaces are escaped. Only the first 40 characters are kept, followed by `...` if the text is longer.
+/// Makes a string from a plan file safe to print in an error message. Escapes characters other than visible ASCII and
+/// spaces. Keeps only the first 40 characters, followed by `...` if the string is longer.
 fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut letters = text.chars();
@@ -128,8 +129,8 @@ impl FromStr for Action {
     }
 }
 
-/// Parses the index of a stage or micro-batch from a text of plain digits; returns `None` for any other text.
-/// `usize::MAX` is rejected too, so that the index plus one never overflows.
+/// Parses the index of a stage or micro-batch from a string of ASCII digits; returns `None` for any other string. Also
+/// rejects `usize::MAX`, so that the index plus one never overflows.
 pub(crate) fn number(digits: &str) -> Option<usize> {
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     if plain { digits.parse().ok().filter(|number| *number < usize::MAX) } else { None }
@@ -146,7 +147,7 @@ mod tests {
         for error in [ParseActionError::of(&hostile), ParseActionError::of_transfer(&hostile)] {
             let message = error.to_string();
             assert!(message.starts_with(r"`\u{1b}[2J\u{a}\u{202e}1Fx"), "{message}");
-            assert!(message.is_ascii() && message.len() < 200, "{message}");
+            assert!(message.is_ascii() && message.len() < 300, "{message}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Plans as comma-separated values, one row per worker, in the format of PyTorch's `torch.distributed.pipelining`.
+//! Writes and parses plans as CSV, one row per worker, in the format of PyTorch's `torch.distributed.pipelining`.
 
 use std::collections::HashSet;
 
@@ -8,8 +8,9 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// The cells that the parser skips in PyTorch's lowered plans (plans with their sends and receives), such as waits.
-/// Each entry has the name in the cell, and whether the index of a micro-batch follows the name.
+/// Actions that the parser ignores in the CSV of PyTorch's lowered schedules (schedules with communication): waits,
+/// FSDP unsharding and resharding, and gradient reduction. `true` if a micro-batch index follows the action's name, as
+/// in `0WAIT_SEND_F3` (stage 0, micro-batch 3).
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -19,38 +20,39 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// The word after a pair of actions in PyTorch's CSV text of a plan, such as `(0F7;7B3)OVERLAP_F_B`. It says that the
-/// two actions run at the same time.
+/// The suffix of an overlapped pair of actions in PyTorch's CSV, such as `(0F7;7B3)OVERLAP_F_B`. The two actions of
+/// such a pair run at the same time.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// The letters `BW`, which mean the whole backward pass in plans of earlier PyTorch versions. Such plans use `B` for
-/// the input gradient.
+/// The letters for the whole backward pass in plans of earlier PyTorch versions, which use `B` for the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
-    /// Returns the forward and backward passes of the plan as CSV text, one row per worker, in the format that
-    /// PyTorch's schedule loader reads.
+    /// Returns the plan's forward and backward passes as a CSV string, one row per worker, in the format that PyTorch's
+    /// schedule loader reads.
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
     }
 
-    /// Parses a plan from CSV text: the output of [`to_csv`](Self::to_csv),
+    /// Parses a plan from a CSV string: the output of [`to_csv`](Self::to_csv),
     /// [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
     ///
-    /// The parsed plan keeps only the forward and backward passes of the text:
+    /// The parsed plan keeps only the forward and backward passes:
     ///
     /// - Empty cells (idle slots), waits and sharding are skipped.
     /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two actions in order.
     /// - A lowered plan (a plan with its sends and receives) must have exactly the transfers that its actions need. The
     ///   transfers are skipped, because lowering adds them again.
-    /// - PyTorch's earlier letters are `BW` for the whole backward pass and `B` and `W` for its halves. A plan with `W`
-    ///   but without any `I` is read in these letters.
+    /// - Earlier PyTorch versions write `BW` for the whole backward pass, and `B` and `W` for its halves. A plan that
+    ///   has a `W` but no `I` is parsed with these letters.
     ///
     /// # Errors
-    /// Returns the row and column, counted from 1, of the first error. An error is a cell that cannot be read, or a
-    /// transfer that is missing, superfluous or misplaced. A receive is misplaced after its action, and a send before
-    /// it.
+    /// Returns the row and column, counted from 1, of the first error:
+    ///
+    /// - a cell that cannot be parsed
+    /// - a transfer that is missing, superfluous or misplaced: a receive after the action that uses its tensor, or a
+    ///   send before the action that makes its tensor
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();
@@ -77,8 +79,8 @@ impl Plan {
     }
 }
 
-/// Parses the actions and transfers in one cell of a plan's CSV text, in order. The result is empty for an empty cell
-/// and for one that is skipped, such as a wait. Returns an error if the cell is none of these.
+/// Parses the actions and transfers in one cell of a plan's CSV, in order. The result is empty for an empty cell and
+/// for one that is skipped, such as a wait. Any other cell is an error.
 fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
     if cell.is_empty() || is_skipped(cell) {
         return Ok(Vec::new());
@@ -107,8 +109,9 @@ fn is_skipped(cell: &str) -> bool {
     name.len() < cell.len() && SKIPPED.iter().any(matches)
 }
 
-/// Translates the letters of earlier PyTorch versions in a plan. They have `B` instead of `I` for an input gradient. So
-/// if the plan has no `I`, a `B` whose stage and micro-batch also have a `W` (weight gradient) becomes an `I`.
+/// Translates the letters of earlier PyTorch versions in a plan. Those versions wrote `B` instead of `I` for an input
+/// gradient. So if the plan has no `I`, a `B` whose stage and micro-batch also have a `W` (weight gradient) becomes an
+/// `I`.
 fn translate_earlier_letters(rows: &mut [Row]) {
     let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
     if computes().any(|action| action.compute == Compute::InputGradient) {
@@ -147,7 +150,7 @@ mod tests {
     }
 
     /// Tests that the parser keeps only the forward and backward passes of PyTorch 2.15's lowered plans (plans with
-    /// their sends and receives). The text has all forms of cells: sharding, transfers, waits, and an overlapped pair.
+    /// their sends and receives). The CSV has all forms of cells: sharding, transfers, waits, and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\
@@ -212,7 +215,7 @@ mod tests {
     fn pytorchs_earlier_letters_are_read() {
         let plan = Plan::from_csv("0F0,0F1,0B0,0W0,0BW1\n").unwrap();
         assert_eq!(plan.to_csv(), "0F0,0F1,0I0,0W0,0B1\n");
-        // With an `I` the letters are today's, and a `B` with a `W` stays a fault for `check`.
+        // A plan with an `I` uses the current letters, so a `B` beside a `W` is left for `check` to reject.
         assert_eq!(Plan::from_csv("0F0,0I0,0W0,0F1,0B1,0W1\n").unwrap().to_csv(), "0F0,0I0,0W0,0F1,0B1,0W1\n");
     }
 

@@ -1,46 +1,45 @@
-//! Errors in the CSV text of a plan, with the row and column of the faulty cell.
+//! Errors in a plan's CSV, with the row and column of the faulty cell.
 
 use std::fmt;
 
 use super::action::{Action, ParseActionError};
 use super::lower::Instruction;
 
-/// The first error in the CSV text of a plan, with the row and column of the faulty cell.
+/// The first error in a plan's CSV, with the row and column of the faulty cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsePlanError {
-    /// The row of the faulty cell in the CSV text, counted from 1.
+    /// Row of the faulty cell in the plan's CSV, counted from 1.
     pub row: usize,
-    /// The column of the faulty cell in the CSV text, counted from 1.
+    /// Column of the faulty cell in the plan's CSV, counted from 1.
     pub column: usize,
-    /// Why the faulty cell in a plan's CSV text is rejected.
+    /// Reason why the parser rejects the faulty cell of the plan's CSV.
     pub cause: CellError,
 }
 
-/// Why a cell in a plan's CSV text is rejected.
+/// The reason why a cell in a plan's CSV is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The error for a cell of a plan's CSV text that is neither an action (a forward or backward pass) nor a transfer.
+    /// A cell of the plan's CSV is neither an action (such as `2F0`) nor a transfer (such as `2SEND_F0`).
     Unreadable(ParseActionError),
-    /// The error for an action (a forward or backward pass) whose send or receive is missing in a plan's CSV text. A
-    /// text with some sends and receives must have all of them.
+    /// A plan's CSV has some sends and receives, but lacks one that an action (a forward or backward pass) needs. Add
+    /// it, or leave all transfers out.
     Missing {
-        /// The send or receive that is missing in a plan's CSV text.
+        /// Send or receive that is missing in the plan's CSV.
         transfer: Instruction,
-        /// The action (a forward or backward pass) that needs the missing send or receive in a plan's CSV text.
+        /// Action (a forward or backward pass) that needs the missing send or receive.
         compute: Action,
     },
-    /// The error for a misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a
-    /// send before the action that makes its tensor.
+    /// A transfer in a plan's CSV is misplaced: a receive comes after the action that uses its tensor, or a send before
+    /// the action that makes its tensor.
     Misplaced {
-        /// The misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a send
-        /// before the action that makes its tensor.
+        /// Misplaced transfer: a receive after the action that uses its tensor, or a send before the action that makes
+        /// its tensor.
         transfer: Instruction,
-        /// The action (a forward or backward pass) that makes or uses the tensor of the misplaced transfer.
+        /// Action (a forward or backward pass) that makes or uses the tensor of the misplaced transfer.
         compute: Action,
     },
-    /// The error for a send or receive in a plan's CSV text that belongs to no action of its worker, or that is a
-    /// duplicate.
+    /// A send or receive in a plan's CSV belongs to no action of its worker, or is a duplicate. Remove it.
     Superfluous(Instruction),
 }
 

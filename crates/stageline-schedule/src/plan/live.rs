@@ -1,17 +1,17 @@
 //! Counts the live micro-batches of a worker. A micro-batch is live from its forward pass until its weight gradient is
-//! done, because its activations are kept that long.
+//! done, because its activations are retained that long.
 
 use super::action::{Action, Compute};
 use super::rows::Plan;
 
-/// Returns the number of live micro-batches on a worker after one more computation, such as a forward pass. `live` is
-/// the number before it. A micro-batch is live from its forward pass until its weight gradient is done.
+/// Updates the number of live micro-batches on a worker, `live`, for one more computation, such as a forward pass. A
+/// micro-batch is live from its forward pass until its weight gradient is done.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(live_change(compute))
 }
 
-/// Returns the change of a worker's number of live micro-batches (those whose activations are kept) by one computation.
-/// It is 1 for a forward pass, 0 for an input gradient, and -1 for a weight gradient or a whole backward pass.
+/// Returns the change of a worker's number of live micro-batches (those with retained activations) by one computation:
+/// 1 for a forward pass, 0 for an input gradient, and -1 for a weight gradient or a whole backward pass.
 pub(crate) fn live_change(compute: Compute) -> isize {
     match compute {
         Compute::Forward => 1,

@@ -19,11 +19,11 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient from one stage to a neighbouring stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The index, from 0, of the stage that sends the activation or gradient.
+    /// Zero-based index of the stage that sends the activation or gradient of this transfer.
     pub from: usize,
-    /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
+    /// Kind of tensor that this transfer sends: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
-    /// The index, from 0 within the step, of the micro-batch whose activation or gradient is sent.
+    /// Zero-based index, within the step, of the micro-batch whose activation or gradient is sent.
     pub micro_batch: usize,
 }
 
@@ -39,28 +39,29 @@ impl Transfer {
         }
     }
 
-    /// Returns the index of the channel of a transfer, from 0. Each stage sends activations on one channel and
-    /// gradients on another: stage s on the channels 2s and 2s+1.
+    /// Returns the zero-based index of the channel that carries this transfer. Stage s sends activations on channel 2s
+    /// and gradients on channel 2s+1.
     pub(crate) fn channel(self) -> usize {
         2 * self.from + usize::from(self.carried == Carried::Gradient)
     }
 }
 
-/// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (a forward pass,
-/// a backward pass or half of a backward pass), a send or a receive.
+/// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (such as a
+/// forward pass), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// An instruction to run a forward pass, a backward pass or half of a backward pass of one of the worker's stages
-    /// on a micro-batch.
+    /// Compute for one of the worker's stages on a micro-batch: a forward pass, a whole backward pass, or the input or
+    /// weight gradient of a split one.
     Compute(Action),
-    /// An instruction to send an activation or a gradient that an earlier action of the same worker has computed.
+    /// Send an activation or a gradient that an earlier action of the same worker has computed.
     Send(Transfer),
-    /// An instruction to receive an activation or a gradient that a later action of the same worker needs.
+    /// Receive an activation or a gradient that a later action of the same worker needs.
     Receive(Transfer),
 }
 
 impl Instruction {
-    /// Returns the index of the stage that computes, sends or receives in a worker's instruction.
+    /// Returns the zero-based index of the stage that this instruction belongs to: the computing, sending or receiving
+    /// one.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -69,8 +70,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the action (a forward pass, a backward pass or half of a backward pass) of a worker's instruction.
-    /// Returns `None` for a send or a receive.
+    /// Returns the instruction's action, such as a forward pass; `None` if the instruction is a send or a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -78,7 +78,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the index of the micro-batch whose tensors a worker's instruction computes, sends or receives.
+    /// Returns the zero-based index of the micro-batch that this instruction computes on, sends or receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -87,8 +87,8 @@ impl Instruction {
     }
 }
 
-/// The kinds of sends and receives in PyTorch's text form. Each entry has the name, such as `SEND_F`, and the kind of
-/// the transferred tensor. The last value is true for a send and false for a receive.
+/// The names of sends and receives in PyTorch's string form. Each entry has the name, such as `SEND_F`, the kind of the
+/// transferred tensor, and true for a send or false for a receive.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),
@@ -96,8 +96,8 @@ const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("RECV_B", Carried::Gradient, false),
 ];
 
-/// Writes an instruction of a worker in PyTorch's text form, such as `2F0` (forward), `2SEND_F0`, `3RECV_F0`,
-/// `3SEND_B0` or `2RECV_B0`.
+/// Writes a worker's instruction in PyTorch's string form, such as `2F0` (forward), `2SEND_F0`, `3RECV_F0`, `3SEND_B0`
+/// or `2RECV_B0`.
 impl fmt::Display for Instruction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transfer, sends) = match self {
@@ -145,8 +145,8 @@ pub fn lower(plan: &Plan, worker: usize) -> impl Iterator<Item = Instruction> + 
     plan.rows()[worker].iter().flat_map(|&action| around(action, plan.stages()).into_iter().flatten())
 }
 
-/// Returns three instructions for one action of a plan: the receive of its input, the action itself and the send of its
-/// result. A receive or send that the action does not need is `None`.
+/// Returns three instructions for one action of a plan with `stages` stages: the receive of its input, the action
+/// itself and the send of its result. A receive or send that the action does not need is `None`.
 pub(crate) fn around(action: Action, stages: usize) -> [Option<Instruction>; 3] {
     let Action { stage, compute, micro_batch } = action;
     let (first, last) = (stage == 0, stage + 1 == stages);
@@ -206,10 +206,8 @@ mod tests {
             assert!(text.parse::<Instruction>().is_err(), "{text} was accepted");
         }
         let message = "0RECV_F0".parse::<Instruction>().unwrap_err().to_string();
-        assert_eq!(
-            message,
-            "`0RECV_F0` is not a transfer: stage 0 has no stage before it, and numbers are plain digits"
-        );
+        let reason = "stage 0 neither receives an activation nor sends a gradient";
+        assert!(message.starts_with("`0RECV_F0` is not a transfer; ") && message.ends_with(reason), "{message}");
     }
 
     proptest! {

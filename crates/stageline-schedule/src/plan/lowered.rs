@@ -1,5 +1,5 @@
-//! Lowered plans (plans with their sends and receives) as CSV text. Writes the sends and receives between the actions,
-//! and checks the sends and receives of a parsed text.
+//! Lowered plans (plans with their sends and receives) as CSV. Writes the sends and receives between the actions, and
+//! checks those of a parsed plan.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::lower::{Carried, Instruction, Transfer, around, lower};
 use super::rows::Plan;
 
 impl Plan {
-    /// Returns the lowered plan (the plan with its sends and receives) as CSV text, one row per worker. Transfers
+    /// Returns the lowered plan (the plan with its sends and receives) as a CSV string, one row per worker. Transfers
     /// between stages of one worker are left out. The caller must have checked the plan.
     pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
@@ -41,13 +41,13 @@ impl Plan {
     }
 }
 
-/// One row in the CSV text of a plan: the instructions of a worker, each with the number of its column, counted from 0.
+/// One row of a plan's CSV: a worker's instructions, each with its zero-based column index.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
 /// Checks that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need. A
 /// send must come after the action that makes its tensor, and a receive before the action that needs its tensor.
-/// Transfers between stages of one worker are optional. Returns an error, with its row and column, for a transfer that
-/// is missing, misplaced or superfluous.
+/// Transfers between stages of one worker are optional. The error names the row and column of a transfer that is
+/// missing, misplaced or superfluous.
 pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The placement of a model's stages on workers. Stages are placed in turn (stage s on worker s mod P), in a V (the
+//! The placement of a model's stages on workers. Stages are placed round-robin (stage s on worker s mod P), in a V (the
 //! first and the last stage on one worker), or as a given plan places them.
 
 use super::rows::Plan;
@@ -28,8 +28,8 @@ impl Placement {
         Self { worker_of, stages_of }
     }
 
-    /// Places `chunks` stages on each of `workers` workers in turn, as in interleaved schedules: stage s is on worker s
-    /// mod `workers`.
+    /// Places `chunks` stages on each of `workers` workers round-robin, as in interleaved schedules: stage s is on
+    /// worker s mod `workers`.
     pub fn in_turn(workers: usize, chunks: usize) -> Self {
         Self::new((0..workers * chunks).map(|stage| stage % workers).collect())
     }
@@ -47,12 +47,16 @@ impl Placement {
         self.worker_of[stage]
     }
 
-    /// Returns the index of the network link between the workers of a stage and of the next stage. The link between the
-    /// workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index P-1.
-    /// Placements in turn with several stages per worker use this link.
+    /// Returns the index of the network link between the workers of the stage `stage` and of the next stage. For a
+    /// placement on P workers:
     ///
-    /// The link between any other two workers has the larger of their two indices. If the next stage is on the same
-    /// worker, or `stage` is the last one, there is no link, and the result is the index of the stage's own worker.
+    /// - The link between the workers w and w+1 has the index w.
+    /// - The link between the last and the first worker has the index P-1, if P > 2. Round-robin placements with
+    ///   several stages per worker use this link.
+    /// - The link between any other two workers has the larger of their two indices.
+    ///
+    /// There is no link if the next stage is on the same worker, or if `stage` is the last one. The result is then the
+    /// index of the stage's own worker.
     ///
     /// # Panics
     /// Panics if the placement has no such stage.

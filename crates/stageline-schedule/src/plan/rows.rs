@@ -1,13 +1,14 @@
-//! The plan of a pipeline, which is each worker's list of actions, and the plans that can be derived from it.
+//! The plan of a pipeline (each worker's list of actions), and plans derived from it, such as one with forward passes
+//! only.
 
 use std::fmt;
 
 use super::action::{Action, Compute};
 
-/// A plan for a pipeline: the actions of every worker in one training step, in the order in which the worker runs them.
+/// A plan for a pipeline: each worker's actions in one training step, in execution order.
 ///
-/// A row of the plan is the list of actions of one worker (one device). A worker may have several stages. A plan is
-/// only data: [`check`](crate::check()) decides whether it can run.
+/// A row of the plan is one worker's (one device's) list of actions. A worker may have several stages. A plan is only
+/// data: [`check`](crate::check()) decides whether it can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     rows: Vec<Vec<Action>>,
@@ -16,8 +17,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from each worker's list of actions. The number of stages is the largest index of a stage in the
-    /// lists, plus 1. The number of micro-batches follows from the largest index of a micro-batch in the same way.
+    /// Makes a plan from each worker's list of actions. The number of stages is the largest stage index in the lists,
+    /// plus 1. The number of micro-batches is the largest micro-batch index, plus 1.
     pub fn new(rows: Vec<Vec<Action>>) -> Self {
         let count = |number: fn(&Action) -> usize| {
             rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
@@ -27,8 +28,7 @@ impl Plan {
         Self { rows, stages, micro_batches }
     }
 
-    /// Returns one list for each worker of the plan: the actions (forward and backward passes) that the worker runs in
-    /// a step.
+    /// Returns each worker's list of actions (forward and backward passes) in a step.
     pub fn rows(&self) -> &[Vec<Action>] {
         &self.rows
     }
@@ -63,20 +63,20 @@ impl Plan {
     }
 
     /// Returns a plan for two training steps. Each worker runs its list of actions twice. If a step has M
-    /// micro-batches, those of the second step have the numbers M to 2M-1.
+    /// micro-batches, those of the second step have the indices M to 2M-1.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
         let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
         Self::new(self.rows.iter().map(twice).collect())
     }
 
-    /// Returns a plan in which `micro_batches` micro-batches run one after another. Each passes all stages forward and
-    /// backward before the next one begins. Every stage stays on its worker. A stage's backward passes are whole or
-    /// split, as its backward pass on micro-batch 0 is in this plan.
+    /// Returns a plan in which `micro_batches` micro-batches run one after another: each passes all stages forward and
+    /// backward before the next one begins. Every stage stays on its worker. A stage's backward passes are split if
+    /// this plan splits the stage's backward pass on micro-batch 0, otherwise whole.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {
             let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();
-            // Forwards visit the worker's stages in ascending order, backwards in descending order.
+            // Forward passes visit the worker's stages in ascending order, backward passes in descending order.
             first.sort_by_key(|action| match action.compute {
                 Compute::Forward => (0, action.stage),
                 Compute::Backward | Compute::InputGradient => (1, usize::MAX - action.stage),

@@ -1,5 +1,5 @@
 //! Generates the plans of V-Half and V-Min. Each worker repeats a building block, which is its actions on one
-//! micro-batch. Then every action moves to the earliest time that the memory allows.
+//! micro-batch. Then every action moves to the earliest time that does not raise the peak number of live micro-batches.
 
 use std::collections::VecDeque;
 
@@ -8,14 +8,15 @@ use super::rows::in_chunks;
 use super::squeeze::squeezed;
 use crate::plan::{Action, Compute, Plan};
 
-/// The interval, in time cells, at which a worker begins its building block for the next micro-batch. A time cell is a
-/// slot for one action of a worker. A building block is a worker's six actions on one micro-batch: a forward pass, an
-/// input gradient and a weight gradient on each of its two stages.
+/// Number of time cells after which a worker repeats its building block for the next micro-batch. A time cell is a slot
+/// for one action of a worker. A building block is a worker's six actions on one micro-batch: a forward pass, an input
+/// gradient and a weight gradient on each of its two stages.
 const INTERVAL: usize = 6;
 
 /// Generates a plan with two stages per worker: worker w of P has stages w and 2P-1-w. Each worker repeats its building
 /// block (its actions on one micro-batch) for the next micro-batch every [`INTERVAL`] time cells. A time cell is a slot
-/// for one action of each worker. Then every action moves to the earliest cell that the memory allows.
+/// for one action of each worker. Then every action moves to the earliest cell that does not raise the peak number of
+/// live micro-batches.
 ///
 /// `block` gets w and P, and returns the cells of four actions of worker w on micro-batch 0. These are the forward
 /// passes on its first and second stage, and the input gradients on its second and first stage. The cells must differ
@@ -42,8 +43,9 @@ pub(super) fn pattern(
 }
 
 /// Returns the list of actions of a worker that repeats its building block (its actions on one micro-batch) every
-/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the cells of the forward
-/// passes and input gradients of micro-batch 0. Weight gradients fill the remaining cells.
+/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker, whose two stages are `first` and
+/// `second`. `block` has the cells of the forward passes and input gradients of micro-batch 0. Weight gradients fill
+/// the remaining cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];

@@ -2,38 +2,38 @@
 
 use std::fmt;
 
-/// Why a schedule has no plan for given numbers of stages and micro-batches.
+/// The reason why a schedule has no plan for given numbers of stages and micro-batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The error if a plan without stages is requested.
+    /// A plan without stages was requested. A pipeline needs at least one stage.
     NoStages,
-    /// The error if a plan without micro-batches is requested.
+    /// A plan without micro-batches was requested. A step needs at least one micro-batch.
     NoMicroBatches,
-    /// The error if a plan with 0 chunks (stages) per worker is requested.
+    /// A plan with 0 chunks (stages) per worker was requested. Every worker needs at least one chunk of the model.
     NoChunks,
-    /// The error if the requested number of stages is not a multiple of the schedule's number of chunks (stages) per
-    /// worker.
+    /// The requested number of stages is not a multiple of the schedule's number of chunks (stages) per worker.
     Chunks {
-        /// The requested number of stages, which is not a multiple of the number of stages per worker.
+        /// Requested number of stages, which is not a multiple of the number of stages per worker.
         stages: usize,
-        /// The number of chunks (stages) that the schedule places on each worker.
+        /// Number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
-    /// The error if the requested number of micro-batches is not a multiple of the number that the schedule requires.
+    /// The requested number of micro-batches is not a multiple of the number that the schedule requires, such as the
+    /// number of workers.
     MicroBatches {
-        /// The requested number of micro-batches. The schedule has no plan for this number.
+        /// Requested number of micro-batches, which the schedule does not support because it is not a multiple of
+        /// `multiple_of`.
         given: usize,
-        /// The schedule needs a multiple of this number of micro-batches, such as a multiple of the number of workers.
+        /// Number, such as the number of workers, that must divide the number of micro-batches in this schedule.
         multiple_of: usize,
     },
-    /// The error for a schedule that is a single plan, such as a plan from a file. The requested numbers of stages or
-    /// micro-batches differ from those of this plan.
+    /// The schedule is a single plan, such as a plan from a file, whose numbers of stages and micro-batches are not the
+    /// requested ones. Request the plan's own numbers, or use a schedule that generates plans.
     Shape {
-        /// The number of stages, then the number of micro-batches, of the schedule's single plan.
+        /// `(stages, micro-batches)` of the schedule's only plan, such as a plan from a file.
         written: (usize, usize),
-        /// The requested number of stages, then the requested number of micro-batches. The schedule's single plan has
-        /// other numbers.
+        /// `(stages, micro-batches)` that were requested, which differ from those of the schedule's only plan.
         asked: (usize, usize),
     },
 }
@@ -70,8 +70,8 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns the multiples of `unit` nearest to `value`, as text for an error message such as `8 or 12`. The first is the
-/// multiple below `value`, unless it is 0. The second is the multiple above.
+/// Returns the multiples of `unit` nearest to `value`, as a string for an error message, such as `8 or 12`. The first
+/// is the multiple below `value`, unless it is 0. The second is the multiple above.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -29,8 +29,8 @@ use crate::plan::{Action, Plan};
 ///   for each chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
-    /// The number of chunks (stages) of the model that interleaved 1F1B places on every worker (V). With 0, the
-    /// schedule has no plan: [`ScheduleError::NoChunks`](crate::ScheduleError::NoChunks).
+    /// Number of chunks (stages) of the model that interleaved 1F1B places on every worker (V). With 0, the schedule
+    /// has no plan: [`ScheduleError::NoChunks`](crate::ScheduleError::NoChunks).
     pub chunks: usize,
 }
 

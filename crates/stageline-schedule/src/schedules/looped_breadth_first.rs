@@ -30,7 +30,7 @@ use crate::plan::{Action, Plan};
 ///   each chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
-    /// The number of chunks (stages) of the model that looped breadth-first places on every worker (V). With 0, the
+    /// Number of chunks (stages) of the model that looped breadth-first places on every worker (V). With 0, the
     /// schedule has no plan: [`ScheduleError::NoChunks`](crate::ScheduleError::NoChunks).
     pub chunks: usize,
 }

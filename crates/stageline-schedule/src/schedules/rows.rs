@@ -1,5 +1,5 @@
-//! Functions that several generators of plans share. They make plans with one stage per worker or with several
-//! (chunks), and the alternating forward and backward passes of 1F1B.
+//! Functions shared by several plan generators. They make plans with one stage or several stages (chunks) per worker,
+//! and the alternating forward and backward passes of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
@@ -18,9 +18,9 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Makes a plan of `stages` stages, of which each worker has `chunks`. `row` gets the index of a worker and the number
-/// of workers, and returns this worker's list of actions. Returns an error if one of the three numbers is 0, if
-/// `stages` is not a multiple of `chunks`, or if `row` returns one.
+/// Makes a plan of `stages` stages, with `chunks` stages per worker. `row` gets the index of a worker and the number of
+/// workers, and returns this worker's list of actions. Returns an error if one of the three numbers is 0, if `stages`
+/// is not a multiple of `chunks`, or if `row` fails.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
@@ -28,7 +28,7 @@ pub(crate) fn in_chunks(
     row: impl Fn(usize, usize) -> Result<Vec<Action>, ScheduleError>,
 ) -> Result<Plan, ScheduleError> {
     match (stages, micro_batches, chunks) {
-        // Without chunks there are 0 stages on any number of workers, so the chunks are the cause.
+        // With 0 chunks per worker, the number of stages is 0 too, so this cause is checked first.
         (_, _, 0) => Err(ScheduleError::NoChunks),
         (0, _, _) => Err(ScheduleError::NoStages),
         (_, 0, _) => Err(ScheduleError::NoMicroBatches),
@@ -46,26 +46,24 @@ pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
 
-/// The form of a stage's backward passes in 1F1B and similar plans: whole, or split into an input gradient and a weight
+/// Whether a stage's backward passes in 1F1B and similar plans are whole, or split into an input gradient and a weight
 /// gradient.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
-    /// A form of backward pass in 1F1B and similar plans: each backward pass is one action (B), which computes the
-    /// gradients of input and weights.
+    /// Run each backward pass as one action (B), which computes the gradients of input and weights together.
     Whole,
-    /// A form of backward pass in 1F1B and similar plans: each backward pass is split into an input gradient (I) and a
-    /// weight gradient (W). The weight gradient of a micro-batch runs after the input gradients of `delay` further
-    /// micro-batches.
+    /// Split each backward pass into an input gradient (I) and a weight gradient (W), as in zero-bubble schedules. A
+    /// micro-batch's weight gradient runs after the input gradients of `delay` further micro-batches.
     Split {
-        /// The number of input gradients of further micro-batches that run between a micro-batch's input gradient and
-        /// its weight gradient.
+        /// Number of input gradients of further micro-batches that run between a micro-batch's input gradient and its
+        /// weight gradient.
         delay: usize,
     },
 }
 
-/// Generates the actions of one stage as in 1F1B: `warm_up` forward passes (at most one for each micro-batch), then one
-/// forward pass and one backward pass in turn, then the remaining backward passes. If backward passes are split, the
-/// weight gradients that are still delayed come last.
+/// Generates the actions of one stage as in 1F1B: `warm_up` forward passes (at most one for each micro-batch), then
+/// alternately one forward pass and one backward pass, then the remaining backward passes. If backward passes are
+/// split, the weight gradients that are still delayed come last.
 pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
     let action = |compute, micro_batch| Action { stage, compute, micro_batch };
     let warm_up = warm_up.min(micro_batches);

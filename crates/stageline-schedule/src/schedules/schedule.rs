@@ -11,7 +11,7 @@ pub trait Schedule {
     /// Returns the name of the schedule for reports and command lines, such as `1f1b`.
     fn name(&self) -> &'static str;
 
-    /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M) of a step.
+    /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M) per step.
     ///
     /// `stages` counts the stages of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
     ///
@@ -30,17 +30,16 @@ pub trait Schedule {
         workers.saturating_mul(self.chunks())
     }
 
-    /// Returns the same schedule with `chunks` chunks (stages) per worker. Returns `None` if the schedule has a fixed
-    /// number of chunks per worker.
+    /// Returns this schedule with `chunks` chunks (stages) per worker; `None` if its number of chunks is fixed.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None
     }
 
-    /// Returns the step time of the schedule's plan from a formula, without generating the plan. `cost` has the times
-    /// of one stage, and the result has the same unit. Returns `None` where no formula is known.
+    /// Computes the step time of the schedule's plan by a formula, without generating the plan. `cost` has the times of
+    /// one stage, and the result is in the same time unit. Returns `None` where no formula is known.
     ///
-    /// The result equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every
+    /// The result equals the step time from [`simulate`](crate::simulate()) if every stage has these costs for every
     /// micro-batch and transfers are asynchronous. Each schedule documents its formula and its conditions.
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let _ = (stages, micro_batches, cost);

@@ -12,10 +12,10 @@ use crate::plan::{Action, Compute, Plan, live_change};
 /// In `plan`, worker w of P must have the stages w and 2P-1-w, and run each kind of action in ascending order of the
 /// micro-batches.
 ///
-/// The computation always ends, because the earliest remaining action of `plan` can run next. A worker exchanges data
-/// only with the previous and the next worker. So a worker is visited only if it or one of these two ran an action in
-/// the previous time cell. Otherwise it still has no action that can run. The computation takes time linear in the
-/// number of actions, times log(M) for M micro-batches.
+/// The loop always ends, because the earliest remaining action of `plan` can run next. A worker exchanges data only
+/// with the previous and the next worker. So a worker is visited only if it or one of these two ran an action in the
+/// previous time cell; otherwise it still has no action that can run. The running time is linear in the number of
+/// actions, times log(M) for M micro-batches.
 pub(super) fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<_> = plan.rows().iter().map(|row| Remaining::new(row)).collect();
@@ -45,8 +45,8 @@ pub(super) fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Whether an action can run: its input is there, and the channel has room for its output. A channel stores two
-/// messages. `done` has the number of finished actions of each stage and kind.
+/// Whether an action can run: its input is available, and the channel for its output (which holds two messages) has
+/// room. `done` has the number of finished actions for each stage and kind of computation.
 fn is_ready(action: Action, done: &[[usize; Compute::ALL.len()]]) -> bool {
     let count = |(stage, compute): (usize, Compute)| done[stage][compute as usize];
     let [before, after] = neighbours(action, done.len());
@@ -58,8 +58,8 @@ fn is_ready(action: Action, done: &[[usize; Compute::ALL.len()]]) -> bool {
 /// The remaining actions of a worker with two stages, in the order of its list.
 struct Remaining<'a> {
     row: &'a [Action],
-    /// The indices in `row` of the remaining actions, earliest first: one queue for each stage of the worker and each
-    /// kind of action.
+    /// Indices in `row` of the worker's remaining actions, earliest first: one queue for each of its two stages and
+    /// each kind of action.
     queues: [VecDeque<usize>; 2 * Compute::ALL.len()],
     live: LivePeaks,
 }
@@ -80,13 +80,13 @@ impl<'a> Remaining<'a> {
 
     /// Returns the index of a worker's next action in its list. Returns `None` if no action can run.
     ///
-    /// The result is the first remaining action that is `ready` and that fits into the memory. A forward pass may run
-    /// before earlier actions of the list. It fits only if the worker then never has more than `room` live
-    /// micro-batches until these earlier actions are done. During the `cool_down` (after the last forward pass of the
-    /// worker's first stage), a weight gradient runs only if no other action can.
+    /// The result is the first remaining action that is `ready` and does not exceed the limit `room` on live
+    /// micro-batches. A forward pass may run before earlier actions of the list. It is allowed only if the worker never
+    /// has more than `room` live micro-batches until these earlier actions are done. During the `cool_down` (after the
+    /// last forward pass of the worker's first stage), a weight gradient runs only if no other action can.
     ///
-    /// Only the heads of the queues can be the result. Later actions of a queue have later micro-batches, which are not
-    /// ready earlier, and no more room.
+    /// Only the heads of the queues can be the result. The later actions of a queue have later micro-batches. They are
+    /// not ready earlier, and the peak before them is at least as high.
     fn next(&self, room: usize, cool_down: bool, ready: impl Fn(Action) -> bool) -> Option<usize> {
         let fits = |at: usize| self.row[at].compute != Compute::Forward || self.live.peak_before(at) < room;
         let heads = self.queues.iter().filter_map(|queue| queue.front().copied());
@@ -94,9 +94,9 @@ impl<'a> Remaining<'a> {
         possible.min_by_key(|&at| (cool_down && self.row[at].compute == Compute::WeightGradient, at))
     }
 
-    /// Removes an action from the remaining actions of a worker, and returns it, because the worker runs it now. `at`
-    /// is the index of the action in the worker's list. The action must be the head of its queue, as those that
-    /// [`next`](Self::next) returns are; the head is removed without a check.
+    /// Removes an action from the remaining actions of a worker, and returns it for the worker to run. `at` is the
+    /// action's index in the worker's list. The action must be the head of its queue, which is true for those that
+    /// [`next`](Self::next) returns. This is not checked.
     fn remove(&mut self, at: usize) -> Action {
         self.queue(at).pop_front();
         self.live.run(at, self.row[at].compute);
@@ -104,17 +104,16 @@ impl<'a> Remaining<'a> {
     }
 }
 
-/// The numbers of live micro-batches of a worker from now on, if it runs its remaining actions in the order of its
-/// list. The worker may already have run later actions of the list.
+/// Finds, in O(log n), the peak number of live micro-batches that a worker would reach if it ran its remaining actions
+/// in list order. The worker may already have run some later actions out of order.
 ///
-/// It is a binary tree over the actions of the list, stored as an array: the node n has the children 2n and 2n+1. The
+/// It is a segment tree over the actions of the list, stored as an array: node n has the children 2n and 2n+1. The
 /// leaves are the actions.
 struct LivePeaks {
-    /// The number of live micro-batches of the worker now.
+    /// The worker's current number of live micro-batches (forward pass done, weight gradient not yet done).
     live: isize,
-    /// Two numbers for each node of the tree, about the remaining actions below it. The first is the change of live
-    /// micro-batches after all these actions. The second is the largest change after any number of them, in order; it
-    /// is at least 0.
+    /// Two sums for each segment-tree node, over the remaining actions below it: their total change of the number of
+    /// live micro-batches, and the largest prefix sum of their changes, which is at least 0.
     nodes: Vec<(isize, isize)>,
 }
 
@@ -136,7 +135,7 @@ impl LivePeaks {
         self.nodes[node] = (first + second, first_peak.max(first + second_peak));
     }
 
-    /// Records that the worker runs the action with the index `at` in its list now.
+    /// Records that the worker runs the action with the index `at` in its list, of the kind `compute`.
     fn run(&mut self, at: usize, compute: Compute) {
         self.live += live_change(compute);
         let mut node = self.nodes.len() / 2 + at;
@@ -147,8 +146,8 @@ impl LivePeaks {
         }
     }
 
-    /// Returns the largest number of live micro-batches of the worker from now until it has run all remaining actions
-    /// before the index `at` of its list.
+    /// Returns the peak number of live micro-batches that the worker reaches while it runs all remaining actions before
+    /// the index `at` of its list.
     fn peak_before(&self, at: usize) -> usize {
         let (mut node, mut peak) = (self.nodes.len() / 2 + at, 0);
         while node > 1 {

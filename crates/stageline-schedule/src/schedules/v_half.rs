@@ -13,7 +13,7 @@ use crate::plan::Plan;
 /// every six time cells, where a cell is a slot for one action. Weight gradients fill the cells that no other action
 /// takes. Then every action moves to the earliest time that does not raise the peak of live micro-batches.
 ///
-/// A longer block keeps the activations of more micro-batches. In V-Half, the forward passes of a micro-batch advance
+/// A longer block retains the activations of more micro-batches. In V-Half, the forward passes of a micro-batch advance
 /// by one stage every two cells in the first half of the stages, and every cell in the second half. The input gradients
 /// begin at the last stage. They go back by one stage every two cells in the second half of the stages, and every cell
 /// in the first half.

@@ -7,38 +7,38 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// An instruction to a generator of plans: it appends one action, such as a forward pass, to the list of actions of a
-/// worker with two chunks (stages).
+/// One step of generating a worker's list of actions, for a worker with two chunks (stages). Each step appends one
+/// action, such as a forward pass, to the list.
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// Appends a chunk's next forward pass to a worker's list of actions. The value is the chunk: 0 or 1, for the first
-    /// or second of the worker's two stages.
+    /// Append the chunk's next forward pass to the worker's list of actions. The value is the chunk: 0 or 1, for the
+    /// first or second of the worker's two stages.
     F(usize),
-    /// Appends a chunk's next whole backward pass to a worker's list of actions. The value is the chunk: 0 or 1, for
+    /// Append the chunk's next whole backward pass to the worker's list of actions. The value is the chunk: 0 or 1, for
     /// the first or second of the worker's two stages.
     B(usize),
-    /// Appends to a worker's list of actions the input gradient of one of its two stages (chunks), for that stage's
-    /// next micro-batch. The value is the index of the chunk, 0 or 1.
+    /// Append the chunk's next input gradient to the worker's list of actions. The value is the chunk: 0 or 1, for the
+    /// first or second of the worker's two stages.
     I(usize),
-    /// Appends a chunk's oldest pending weight gradient to a worker's list of actions. A weight gradient is pending if
-    /// the list has the input gradient of the same micro-batch already. The value is the chunk: 0 or 1, for the first
-    /// or second of the worker's two stages.
+    /// Append the chunk's oldest pending weight gradient to the worker's list of actions. A weight gradient is pending
+    /// if the list has the input gradient of the same micro-batch already. The value is the chunk: 0 or 1, for the
+    /// first or second of the worker's two stages.
     W(usize),
-    /// Appends the oldest pending weight gradient of a worker's two stages to the worker's list of actions. A weight
+    /// Append the oldest pending weight gradient of either of the worker's stages to its list of actions. A weight
     /// gradient is pending if the list has the input gradient of the same stage and micro-batch already.
     Oldest,
 }
 
-/// The list of actions of a worker with two chunks (stages), to which a generator of plans appends one action after
-/// another. Actions on micro-batches beyond the last one are left out.
+/// Builder of the action list of a worker with two chunks (stages): a plan generator appends actions one by one.
+/// Actions on micro-batches beyond the last one are left out.
 pub(crate) struct Row {
-    /// The indices of the two stages that are a worker's chunks 0 and 1.
+    /// Zero-based indices of the two stages that are the worker's chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that must still be appended to the worker's list of actions, the oldest first. The list has
-    /// the input gradients of the same stages and micro-batches already.
+    /// Weight gradients that must still be appended to the worker's list of actions, oldest first. The list has the
+    /// input gradients of the same stages and micro-batches already.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }

@@ -46,7 +46,7 @@ impl Schedule for ZbV {
             // The steady phase is followed by steps without new micro-batches.
             row.repeat(micro_batches - workers - after, &[F(0), I(0), W(0), F(1), I(1), W(1)]);
             row.repeat(after, &[I(0), W(0), F(1), I(1), W(1)]);
-            // The cool-down begins with the actions for which other workers wait.
+            // The cool-down begins with the actions that other workers wait for.
             row.repeat(worker, &[I(0), I(1)]);
             row.repeat(after + 1, &[I(0), W(0)]);
             row.repeat(worker, &[W(1)]);

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Partitions layers into `stages` contiguous, non-empty ranges, one for each stage of a pipeline. The cost of the most
-/// expensive range is as small as possible. Returns the ranges of layer indices, from 0.
+/// Partitions layers into `stages` contiguous, non-empty ranges, one for each pipeline stage, so that the most
+/// expensive range costs as little as possible. Returns the ranges of layer indices, from 0.
 ///
 /// `costs` has one entry per layer, such as its measured time. All entries have one unit, and must not be negative;
 /// this is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
@@ -22,14 +22,14 @@ use std::ops::Range;
 /// ```
 pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, BalanceError> {
     if costs.len() < stages {
-        return Err(BalanceError { layers: costs.len(), stages }); // before a list of so many speeds takes memory
+        return Err(BalanceError { layers: costs.len(), stages }); // before a huge list of speeds is allocated
     }
     partition(costs, &vec![1.0; stages])
 }
 
-/// Partitions layers into contiguous, non-empty ranges, one for each stage, for devices of different speed. The time of
-/// the slowest range is as small as possible. The time of a range is its cost divided by the speed of its stage's
-/// device. Returns the ranges of layer indices, from 0.
+/// Partitions layers into contiguous, non-empty ranges, one for each stage, for devices of different speeds, so that
+/// the slowest range takes as little time as possible. The time of a range is its cost divided by the speed of its
+/// stage's device. Returns the ranges of layer indices, from 0.
 ///
 /// `costs` has the cost of every layer, which must not be negative; all costs have the same unit. `speeds` has the
 /// relative speed of every stage's device, in the order of the stages. The devices are not reordered. With equal speeds
@@ -52,7 +52,7 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition of layers into stages in which the slowest stage takes the least time. `costs` has the cost of
+/// Returns the partition of layers into stages that minimises the time of the slowest stage. `costs` has the cost of
 /// every layer, and `speeds` the speed of every stage's device. Returns an error if there are fewer layers than stages,
 /// or no stages. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
@@ -60,15 +60,15 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     if stages == 0 || layers < stages {
         return Err(BalanceError { layers, stages });
     }
-    // slowest[n] is the time of the slowest range, at best, if the layers from n on are split into the number of ranges
-    // so far.
+    // slowest[n] is the smallest possible time of the slowest range if the layers from n on are split into the current
+    // number of ranges.
     let last = speeds[stages - 1];
     let mut slowest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum::<f64>() / last).collect();
     let mut first_ends = Vec::with_capacity(stages);
     for ranges in 2..=stages {
         let speed = speeds[stages - ranges];
         let mut best = vec![f64::INFINITY; layers];
-        // Costs that are not finite have no best end; any end then leaves one layer for each further range.
+        // Costs that are not finite have no best end. These initial ends then leave one layer for each further range.
         let mut ends: Vec<_> = (1..=layers).collect();
         for from in 0..=layers - ranges {
             let mut first = 0.0;
@@ -93,12 +93,12 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     Ok(cuts)
 }
 
-/// The error if layers are to be partitioned into more stages than there are layers, or into no stages.
+/// The error if layers cannot be partitioned, because more stages than layers are requested, or no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
-    /// The number of layers that were to be partitioned into stages.
+    /// Number of layers that were to be partitioned into stages.
     pub layers: usize,
-    /// The number of stages into which layers were to be partitioned.
+    /// Requested number of stages; it is 0 or above `layers`.
     pub stages: usize,
 }
 
@@ -115,13 +115,15 @@ impl std::error::Error for BalanceError {}
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SpeedError {
-    /// The error if there are fewer layers than requested stages, or if no stages are requested.
+    /// There are fewer layers than requested stages, or no stages are requested. Request at least one stage, and at
+    /// most one per layer.
     Stages(BalanceError),
-    /// The error if the speed of a stage's device is not a finite number above 0.
+    /// The speed of a stage's device is not a finite number above 0. Speeds are relative, such as 1 for the slowest
+    /// device.
     Speed {
-        /// The index, from 0, of the stage whose device has an invalid speed.
+        /// Zero-based index of the stage whose device has an invalid speed.
         stage: usize,
-        /// The invalid speed of a stage's device.
+        /// Invalid relative speed of the stage's device, which is not a finite number above 0.
         speed: f64,
     },
 }

@@ -8,12 +8,12 @@ use crate::schedules::Schedule;
 use crate::search::balance::{SpeedError, balance_with_speeds};
 use crate::simulate::simulate;
 
-/// The largest number of actions that one call of [`balance_for`] simulates to compare partitions. It limits the time
-/// of the search to about two seconds.
+/// Maximum number of actions (such as forward passes) that one call of [`balance_for`] simulates to compare partitions.
+/// It limits the search to about two seconds.
 const MOST_ACTIONS: usize = 10_000_000;
 
-/// Returns a valid plan of the schedule that is fast to simulate, for [`balance_for`]. The plan has two micro-batches
-/// per worker, or `micro_batches` if that is fewer. Its steps fill and drain like those of the plan with
+/// Returns a plan of the schedule with few micro-batches, which is fast to simulate in [`balance_for`]. It has two
+/// micro-batches per worker, or `micro_batches` if that is fewer, and fills and drains like the plan with
 /// `micro_batches`. If the schedule has no valid plan for so few micro-batches, returns the plan with `micro_batches`;
 /// `None` if that plan is not valid either.
 pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Option<Checked> {
@@ -22,19 +22,19 @@ pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) 
     plan(few).or_else(|| plan(micro_batches))
 }
 
-/// Partitions layers into contiguous, non-empty ranges, one for each stage of a plan, so that the simulated step of the
-/// plan is short. Returns the ranges of layer indices, from 0.
+/// Partitions layers into contiguous, non-empty ranges, one for each stage of a plan, so that the plan's simulated step
+/// is short. Returns the ranges of layer indices, from 0.
 ///
 /// If every worker has one stage, the result is that of [`balance_with_speeds`]. If workers have several stages, a step
-/// is short if all workers have about the same work, even if their stages differ. But stages that are too unequal delay
-/// their neighbours. So the search begins with the stages of [`balance_with_speeds`], and moves boundaries between
-/// stages as long as a move shortens the simulated step. A move shifts one boundary by one layer or, if no such move
-/// helps, two boundaries by one layer each.
+/// is short if all workers have about the same work, even if their stages differ. But stages of very different cost
+/// delay their neighbours. So the search starts from the stages of [`balance_with_speeds`], and moves boundaries
+/// between stages as long as this shortens the simulated step. A move shifts one boundary by one layer or, if no such
+/// move helps, two boundaries by one layer each.
 ///
 /// In the simulation, the forward pass of a stage takes the cost of the stage divided by the speed of its device. A
-/// whole backward pass takes twice as long, and each half of a split backward pass as long as the forward pass.
-/// Transfers take no time. The search takes about two seconds at most. A plan with few micro-batches ([`short_plan`])
-/// is faster to simulate, so the search tries more partitions.
+/// whole backward pass takes twice as long; the input and weight gradients of a split one each take as long as the
+/// forward pass. Transfers take no time. The search takes about two seconds at most. A plan with few micro-batches
+/// ([`short_plan`]) is faster to simulate, so the search tries more partitions.
 ///
 /// `costs` has the cost of every layer, which must not be negative; this is not checked. `speeds` has one entry per
 /// stage, in the order of the stages: the relative speed of the stage's device. Stages on the same device have the same
@@ -54,7 +54,7 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
     let step = |ends: &[usize]| step_of(plan, &ranges(ends, costs.len()), costs, speeds);
     let mut ends: Vec<usize> = even[..stages - 1].iter().map(|range| range.end).collect();
     let (mut least, mut left) = (step(&ends), MOST_ACTIONS / actions);
-    // The first of equally good moves is taken, so the result is deterministic.
+    // Among equally good moves, the first one is taken, so the result is deterministic.
     let mut best = |moves: &mut dyn Iterator<Item = Vec<usize>>, least: f64| {
         let mut found: Option<(f64, Vec<usize>)> = None;
         for moved in moves.filter(|ends| is_sound(ends, costs.len())) {
@@ -78,8 +78,8 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
     }
 }
 
-/// Returns the length of the simulated step of a plan for a partition of the layers. `cut` has the range of layer
-/// indices of each stage, `costs` the cost of each layer, and `speeds` the relative speed of each stage's device.
+/// Returns the simulated step time of a plan for the partition `cut` of the layers, which has one range of layer
+/// indices per stage. `costs` has the cost of each layer, and `speeds` the relative speed of each stage's device.
 fn step_of(plan: &Checked, cut: &[Range<usize>], costs: &[f64], speeds: &[f64]) -> f64 {
     let forward = cut.iter().zip(speeds).map(|(range, speed)| costs[range.clone()].iter().sum::<f64>() / speed);
     let stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();

@@ -13,37 +13,37 @@ use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
 use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
-/// The largest number of chunks (stages) per worker that the search tries, unless the caller requires more.
+/// Maximum number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
-/// The largest relative difference at which the search takes two times as equal. Sums of the same costs in another
-/// order differ by less, because of rounding.
+/// Relative tolerance (1e-9) below which two plans' times count as equal, because summing the same costs in another
+/// order causes rounding errors.
 const ROUNDING: f64 = 1e-9;
 
 /// The result of a search for the plan with the shortest simulated step. It has the plan, its costs, its timeline and a
 /// lower bound on the step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The name of the schedule of the found plan, such as `1f1b`. It is `automatic` if the search generated the plan
-    /// for the given costs.
+    /// Name of the found plan's schedule, such as `1f1b`. It is `automatic` if the search generated the plan for the
+    /// given costs.
     pub schedule: &'static str,
-    /// The plan with the shortest step that the search found. It completes without a deadlock if each channel between
-    /// two stages can store all micro-batches of a step.
+    /// Plan with the shortest step that the search found. It does not deadlock if each channel between two stages can
+    /// hold all micro-batches of a step.
     pub checked: Checked,
-    /// The costs (such as times of forward and backward passes) of the stages of the found plan. If the plan splits
-    /// each given stage into several chunks, these are the costs of the chunks.
+    /// Costs (such as times of forward and backward passes) of the found plan's stages. If the plan splits each given
+    /// stage into several chunks, these are the costs of the chunks.
     pub costs: Costs,
-    /// The simulated timeline of one step of the found plan, in the unit of the costs.
+    /// Simulated timeline of one step of the found plan, in the costs' time unit (such as ms).
     pub timeline: Timeline,
-    /// A lower bound on the length of a step, in the unit of the costs. It holds for every plan that fits into the
-    /// memory and has a placement of stages on workers that the search tried.
+    /// Lower bound on the step time, in the costs' time unit (such as ms). No plan within the memory limit, with a
+    /// placement of stages on workers that the search tried, can have a shorter step.
     pub bound: f64,
 }
 
 impl Best {
-    /// Returns how much longer the step of the found plan is than the lower bound [`bound`](Self::bound). The result is
-    /// a fraction of that bound: 0.1 is 10% longer. At 0, no plan that fits into the memory and has a placement that
-    /// the search tried has a shorter step. The result is also 0 if the bound is 0.
+    /// Returns `step / bound - 1`: how much longer the found plan's step is than the lower bound
+    /// [`bound`](Self::bound). 0.1 is 10% longer. At 0, the plan is optimal: no plan within the memory limit, with a
+    /// placement that the search tried, has a shorter step. The result is also 0 if the bound is 0.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -60,7 +60,7 @@ impl Best {
 /// few layers for them.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
+/// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory limit.
 ///
 /// # Panics
 /// Panics if `costs` and `memory` have different numbers of stages.
@@ -73,8 +73,8 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     })
 }
 
-/// Finds the plan with the shortest simulated step, as [`best()`] does. It is for stages whose costs and memory depend
-/// on their placement on the workers.
+/// Finds the plan with the shortest simulated step, as [`best()`] does, for stages whose costs and memory depend on
+/// their placement on workers.
 ///
 /// `chunks` is the range of allowed numbers of stages (chunks) on each of `workers` workers. If the range begins above
 /// 4, the search tries only its smallest number, and only generated plans and schedules that allow any number. The
@@ -83,7 +83,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
-/// memory.
+/// memory limit.
 pub fn best_placed(
     workers: usize,
     micro_batches: usize,
@@ -93,7 +93,7 @@ pub fn best_placed(
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    let (least, most) = (*chunks.start(), *chunks.end());
+    let (least, most) = (1.max(*chunks.start()), *chunks.end());
     let mut search = Search { workers, micro_batches, least, of, best: None, bound: f64::INFINITY, fitting: None };
     for schedule in SCHEDULES {
         let several = least.max(2)..=most.min(MOST_CHUNKS.max(least));
@@ -113,12 +113,11 @@ pub fn best_placed(
     search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns copies of `memory` with its own memory limit and with several lower limits. The search tries automatic
-/// schedules (plans generated for given costs and memory) for all these limits. A plan for a lower limit can have a
-/// shorter step.
+/// Returns copies of `memory` with its own memory limit and with several lower limits. The search generates automatic
+/// schedules for all these limits, because a plan for a lower limit can have a shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
-    // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
+    // With twice the memory of 1F1B, a plan can avoid all bubbles except fill and drain.
     let enough = memory.limit.min(2.0 * memory.stages.len() as f64 * largest);
     let mut limits = vec![memory.limit, enough, enough * 0.94, enough * 0.88, enough * 0.75, enough * 0.5];
     limits.dedup();
@@ -128,23 +127,23 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
-    /// The smallest number of chunks (stages) per worker that the caller allows.
+    /// Minimum number of chunks (stages) per worker that the caller allows.
     least: usize,
-    /// The function that returns the costs and the memory of the stages for a placement of stages on workers. It
-    /// returns `None` if they are not known.
+    /// Callback that maps a placement of stages on workers to the stages' costs and memory; `None` if they are not
+    /// known.
     of: F,
     bound: f64,
-    /// The best plan that the search has found so far, with its rank; `None` if no plan has fitted into the memory yet.
+    /// Best plan that the search has found so far, with its rank; `None` while no plan has fitted into the memory
+    /// limit.
     best: Option<(Rank, Best)>,
-    /// Two memory limits of a worker, for the error that no plan fits. They are the given limit, and the lowest limit
-    /// at which a plan is known to fit. `None` until the costs are known for a placement with the least number of
-    /// chunks per worker.
+    /// Two memory limits of a worker, for the error that no plan fits: the caller's limit, and the lowest limit at
+    /// which a plan is known to fit. `None` until the costs are known for a placement with the least number of chunks
+    /// per worker.
     fitting: Option<(f64, f64)>,
 }
 
 impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
-    /// Generates the plan of a schedule. Keeps it as the best plan if it fits into the memory and has the shortest
-    /// simulated step so far.
+    /// Generates the plan of a schedule. Keeps the plan if it fits into the memory limit and is the best so far.
     fn generator(&mut self, schedule: &dyn Schedule) {
         let Ok(plan) = schedule.plan(self.workers * schedule.chunks(), self.micro_batches) else { return };
         let placement = plan.placement();
@@ -156,7 +155,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
 
     /// Returns the costs and the memory of the stages for a placement of stages on workers; `None` if they are not
     /// known. If the placement has the least number of chunks per worker, also updates the lowest memory limit that is
-    /// known to be enough for a plan. Under this limit, one micro-batch at a time fits.
+    /// known to be enough for a plan. It is enough for one micro-batch at a time.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
         if placement.stages() == self.least * self.workers {
@@ -185,15 +184,15 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Lowers the search's lower bound on the length of a step, if necessary, so that it also holds for plans with this
+    /// Lowers the search's lower bound on the step time, if necessary, so that it also holds for plans with this
     /// placement of stages on workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory and is better than the best one so far. A shorter
-    /// simulated step is better. Of equal steps, the one with the shorter span is better, because steps may overlap;
-    /// then a lower peak memory of a worker, and then fewer chunks.
+    /// Keeps a plan as the best one if it fits into the memory limit and has a shorter simulated step than the best one
+    /// so far. Ties are broken by the shorter span (because steps may overlap), then by the lower peak memory of a
+    /// worker, then by fewer chunks.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
@@ -209,16 +208,17 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 }
 
-/// The rank of a plan among those that the search compares. Of plans with equal ranks, the search keeps the first.
+/// Sort key of a plan in the search, lower is better. Of plans with equal ranks, the search keeps the first.
 struct Rank {
-    /// The length of a plan's step, its longest span and its peak memory. The earlier number decides first, and the
-    /// lower one is better.
+    /// Step time, longest span and peak memory of the plan, compared in this order. Lower is better.
     numbers: [f64; 3],
     stages: usize,
 }
 
 impl Rank {
-    /// Whether a plan is better than the plan with the rank `other`. Numbers that differ by rounding alone are equal.
+    /// Whether this sort key orders its plan before (better than) the plan with the key `other`. Compares the step
+    /// time, then the longest span, the peak memory and the number of stages. Values that differ only by rounding count
+    /// as equal.
     fn is_before(&self, other: &Self) -> bool {
         let compare = |(a, b): (&f64, &f64)| {
             if (a - b).abs() <= ROUNDING * a.max(*b) { Ordering::Equal } else { a.total_cmp(b) }
@@ -228,8 +228,8 @@ impl Rank {
     }
 }
 
-/// Replaces the two halves of a backward pass by the whole backward pass wherever the whole takes less time. Returns
-/// the new plan; `None` if no whole backward pass takes less time, so that the plan would stay the same.
+/// Merges a split backward pass (input and weight gradient) into a whole one wherever the whole takes less time.
+/// Returns the new plan; `None` if this changes nothing.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -245,28 +245,29 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     })
 }
 
-/// Why a search for the plan with the shortest step found no plan.
+/// The reason why a search for the plan with the shortest step found no plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// The error if a plan for 0 workers or 0 micro-batches is requested.
+    /// A plan for 0 workers or 0 micro-batches was requested. Request at least one of each.
     Nothing {
-        /// The number of workers for which a plan was requested.
+        /// Requested number of workers.
         workers: usize,
-        /// The number of micro-batches for which a plan was requested.
+        /// Requested number of micro-batches per step.
         micro_batches: usize,
     },
-    /// The error if no placement of stages on workers has known costs (such as times of forward and backward passes).
+    /// The costs (such as times of forward and backward passes) of no placement of stages on workers are known. Give
+    /// the costs of the plan's stages and transfers.
     Costs {
-        /// The number of workers for which a plan was requested.
+        /// Requested number of workers; the costs are unknown for all their placements.
         workers: usize,
     },
-    /// The error if no plan that the search tried fits into the memory of the workers.
+    /// No plan that the search tried fits into the workers' memory limit. Raise the limit to `enough`, use smaller
+    /// micro-batches, or partition the model into more stages.
     Memory {
-        /// The memory limit of each worker, in the unit of the memory given to the search.
+        /// Memory limit of each worker, which no plan fits into, in the unit of the memory given to the search.
         limit: f64,
-        /// A memory limit of each worker that is enough for at least one plan, in the unit of the memory given to the
-        /// search.
+        /// Memory limit of each worker that at least one plan fits into, in the unit of the memory given to the search.
         enough: f64,
     },
 }

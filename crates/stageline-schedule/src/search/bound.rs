@@ -1,5 +1,5 @@
-//! A lower bound on the length of the step of every plan, from the work and the memory of each worker and the
-//! transfers on each link.
+//! A lower bound on the step time of every plan, from each worker's work and memory, and from the transfers on each
+//! link.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::costs::Costs;
 use crate::plan::{Carried, Placement, Transfer};
 use crate::simulate::Memory;
 
-/// Returns a lower bound on the length of the step of every plan with this placement, in the unit of `costs`.
+/// Returns a lower bound on the step time of every plan with this placement, in the time unit of `costs`.
 ///
 /// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
@@ -22,8 +22,8 @@ use crate::simulate::Memory;
 ///   backward. The sum of bytes x time over all micro-batches must fit under the memory limit, from the worker's first
 ///   forward pass on.
 ///
-/// The bounds use the shorter of the whole and the split backward pass. The times r and q, and the times in memory,
-/// assume that transfers never wait for each other.
+/// All three bounds count each backward pass as whole or split, whichever is shorter. The times r and q, and the times
+/// in memory, assume that transfers never wait for each other.
 ///
 /// # Panics
 /// Panics if `costs` or `memory` has fewer stages than the placement.
@@ -47,7 +47,7 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
             transfers.entry((placement.worker(from), placement.worker(to))).or_default().push(sends);
         }
     }
-    // Transfers within a worker take no time, so they give a valid bound, too.
+    // Transfers within a worker take no time, so including them keeps the bound valid.
     let by_links = transfers.into_values().map(flush_by_work).fold(0.0, f64::max);
     let optimizer = |owned: &Vec<usize>| owned.iter().map(|&stage| costs.optimizer(stage)).sum();
     let longest = |time: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(time).fold(0.0, f64::max);
@@ -56,17 +56,18 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 
 /// The times of one kind of action (forward pass, input gradient or weight gradient) on a stage in a step, or of one
 /// kind of transfer that the stage sends. They are the total time of these actions or transfers, the least time before
-/// the first of them, and the least time after the last. Together they are a lower bound on the time of the step.
+/// the first of them, and the least time after the last. Their sum is a lower bound on the step time.
 #[derive(Clone, Copy)]
 struct Work {
-    /// The earliest time, over all micro-batches, at which a stage can begin an action of one kind (such as a forward
-    /// pass), from the start of the step. It is in the unit of the costs.
+    /// Earliest time, over all micro-batches, at which a stage can begin an action of this kind (such as a forward
+    /// pass) or a transfer. It counts from the start of the step, in the costs' time unit (such as ms).
     head: f64,
-    /// The total time of one kind of action (such as a forward pass) on a stage in a step, in the unit of the costs.
+    /// Total time that all actions of this kind (such as forward passes) on a stage, or all its transfers of this kind,
+    /// take in a step, in the costs' time unit (such as ms).
     work: f64,
-    /// The least time between the end of an action of one kind (such as a forward pass) on a stage and the flush, over
-    /// all micro-batches. The flush begins when all forward and backward passes of the step are done. The time is in
-    /// the unit of the costs.
+    /// Minimum time, over all micro-batches, from the end of an action of this kind (such as a forward pass) or of a
+    /// transfer until the flush, in the costs' time unit (such as ms). The flush begins when all forward and backward
+    /// passes of the step are done.
     tail: f64,
 }
 
@@ -83,12 +84,11 @@ struct Stage {
     /// The times of a stage's forward passes, input gradients and weight gradients in a step, in this order. Each entry
     /// has the total time, and the least times before and after.
     computes: [Work; 3],
-    /// The times for which a stage's transfers occupy links in a step: those of its activations, then those of its
-    /// gradients. Each entry has the total time, and the least times before and after.
+    /// How long a stage's transfers occupy network links in a step: first its activations, then its gradients. Each
+    /// entry has the total time, and the least times before and after.
     sends: [Work; 2],
-    /// The least memory x time that the micro-batches of a step need on a stage, in the units of the memory and the
-    /// costs. For each micro-batch, the occupied memory is multiplied by the time for which it is occupied, and the
-    /// products are added.
+    /// Lower bound on the stage's memory x time in a step: the sum, over all micro-batches, of the memory that a
+    /// micro-batch occupies times how long it occupies it. In the units of memory and costs.
     memory_time: f64,
 }
 
@@ -98,13 +98,13 @@ impl Default for Stage {
     }
 }
 
-/// Adds one micro-batch to the sums from which a lower bound on the length of the step is computed. For each stage,
-/// these are the times of its forward and backward pass, of its transfers on links, and its memory x time. The
-/// micro-batch is assumed to pass all stages without waits.
+/// Adds one micro-batch to each stage's sums for the lower bound on the step time: times of forward and backward passes
+/// and of transfers on links, and memory x time. The micro-batch is assumed to pass all stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
-    // The backward counts as whole or split, whichever is shorter: the part before its gradient is sent, and the rest.
+    // A backward pass counts as whole or split, whichever is shorter. It is divided into the part before its gradient
+    // is sent, and the rest.
     let input_gradient = |stage| cost(stage).input_gradient.min(cost(stage).backward);
     let weight_gradient = |stage| {
         let split = cost(stage).input_gradient + cost(stage).weight_gradient;
@@ -118,8 +118,7 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     let activation = |from| transfer(from, Carried::Activation);
     let gradient = |from| transfer(from, Carried::Gradient);
 
-    // These are the times that must follow each stage's input gradient and forward, and the time of their transfers on
-    // links.
+    // The least times that must follow each stage's input gradient, its forward pass, and their transfers on links.
     let mut after_gradient = vec![weight_gradient(0)];
     let mut after_sends = vec![[0.0; 2]; last + 1];
     for stage in 1..=last {
@@ -162,9 +161,9 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the unit of the
-/// costs. The bound follows from the compute times of one worker, or from the transfers in one direction between two
-/// workers.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the costs' time unit
+/// (such as ms). `parts` has the compute times of one worker, or the times of the transfers in one direction between
+/// two workers.
 fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -178,8 +177,8 @@ fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the unit of the
-/// costs. The bound follows from the memory limit of one worker.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the costs' time unit
+/// (such as ms). The bound follows from the memory limit `limit` of one worker with the stages `stages`.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

@@ -1,4 +1,4 @@
-//! Draws a timeline as a picture in text, with one line per worker.
+//! Draws a timeline as plain text, with one line per worker.
 
 use super::timeline::Timeline;
 use crate::check::Span;
@@ -8,14 +8,14 @@ impl Timeline {
     /// Draws the forward and backward passes of the timeline as text: one line per worker, one column per `slot` units
     /// of time, idle columns as dots.
     ///
-    /// If every worker has one stage, only the start of the line names the stage.
+    /// If every worker runs only the stage with its own index, only the start of the line names the stage.
     ///
     /// # Panics
     /// Panics if `slot`, the time per column, is not positive.
     pub fn grid(&self, slot: f64) -> String {
         assert!(slot > 0.0, "a column of the grid takes {slot} units of time; give more than 0");
-        let one_stage = |row: &Vec<Span>| row.iter().all(|span| span.action.stage == row[0].action.stage);
-        let short = self.rows().iter().all(one_stage);
+        let runs_its_stage = |(worker, row): (usize, &Vec<Span>)| row.iter().all(|span| span.action.stage == worker);
+        let short = self.rows().iter().enumerate().all(runs_its_stage);
         let text = |Action { stage, compute, micro_batch }: Action| match short {
             true => format!("{}{micro_batch}", compute.letter()),
             false => format!("{stage}{}{micro_batch}", compute.letter()),
@@ -54,5 +54,12 @@ worker 0 0F0 ... 2F0 ... ... 2B0 ... 0B0
 worker 1 ... 1F0 ... 3F0 3B0 ... 1B0 ...
 ";
         assert_eq!(timeline.grid(1.0), picture);
+    }
+
+    #[test]
+    fn the_grid_names_stages_if_workers_run_them_in_another_order() {
+        let plan = Plan::from_csv("1F0,1B0\n0F0,0B0\n").unwrap();
+        let timeline = simulate(&check(plan, 1).unwrap(), &Costs::uniform(2, 1.0, 1.0));
+        assert_eq!(timeline.grid(1.0), "worker 0 ... 1F0 1B0 ...\nworker 1 0F0 ... ... 0B0\n");
     }
 }

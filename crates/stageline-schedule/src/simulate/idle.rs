@@ -6,7 +6,7 @@ use crate::check::{Checked, Span};
 use crate::costs::Costs;
 use crate::plan::Compute;
 
-/// A worker's idle time in one simulated step by cause, in the unit of time of the simulation.
+/// A worker's idle time in one simulated step by cause, in the simulation's time unit (such as ms).
 ///
 /// A single wait often has several causes. So the causes are removed one after the other: first transfers, then filling
 /// and draining, then unequal compute times, then unequal optimizer steps. Each field is the time that the removal of
@@ -14,26 +14,26 @@ use crate::plan::Compute;
 /// time, optimizer steps included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The worker's idle time because the pipeline fills, before the worker's first backward pass, in the unit of time
-    /// of the simulation.
+    /// The worker's idle time while the pipeline fills, before the worker's first backward pass, in the simulation's
+    /// time unit (such as ms).
     pub fill: f64,
-    /// The worker's idle time because the pipeline drains, while the last backward passes of all workers run, in the
-    /// unit of time of the simulation.
+    /// The worker's idle time while the pipeline drains (the workers run their last backward passes), in the
+    /// simulation's time unit (such as ms).
     pub drain: f64,
-    /// The worker's idle time because the forward and backward passes of another worker take longer in all, in the unit
-    /// of time of the simulation.
+    /// The worker's idle time because another worker's forward and backward passes take longer in total, in the
+    /// simulation's time unit (such as ms).
     pub imbalance: f64,
-    /// The worker's idle time because of transfers between stages: the time that they add to the step, in the unit of
-    /// time of the simulation.
+    /// The worker's idle time because of transfers between stages: the time that they add to the step, in the
+    /// simulation's time unit (such as ms).
     pub transfer: f64,
-    /// The worker's idle time at the end of a step, while other workers still run their optimizer steps, in the unit of
-    /// time of the simulation.
+    /// The worker's idle time at the end of a step, while other workers still run their optimizer steps, in the
+    /// simulation's time unit (such as ms).
     pub flush: f64,
 }
 
 impl Idle {
-    /// Returns a worker's total idle time in a simulated step: the sum over all causes, in the unit of time of the
-    /// simulation.
+    /// Returns a worker's total idle time in a simulated step: the sum over all causes, in the simulation's time unit
+    /// (such as ms).
     pub fn total(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush
     }
@@ -88,9 +88,9 @@ fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     computes.iter().copied().enumerate().map(by_cause).collect()
 }
 
-/// Returns two idle times of a worker, in the unit of the simulation. The first is the idle time before its first
-/// backward pass. The second is the idle time between its last forward pass and the flush, which begins when all
-/// workers have ended their forward and backward passes.
+/// Returns two idle times of a worker, in the simulation's time unit (such as ms). The first is the idle time before
+/// its first backward pass. The second is the idle time between its last forward pass and the flush, which begins when
+/// all workers have ended their forward and backward passes.
 fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());

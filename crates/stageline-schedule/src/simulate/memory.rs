@@ -1,39 +1,42 @@
-//! Device memory in use: bytes per micro-batch and stage, limits, and the peak of each worker.
+//! Device memory: the bytes that a micro-batch occupies on each stage, the memory limit, and each worker's peak.
 
 use crate::plan::{Action, Compute, Plan};
 
-/// The device memory that one micro-batch occupies on a stage until its backward pass is done. All figures of a plan
+/// The device memory that one micro-batch occupies on a stage until its backward pass is done. All amounts of a plan
 /// have the same unit, such as bytes or live micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The device memory of the activations that a stage keeps for one micro-batch, in bytes or another unit. The stage
-    /// keeps them from its forward pass until its input gradient or whole backward pass is done.
+    /// Device memory of the activations that a stage retains for one micro-batch, in bytes or another unit, from its
+    /// forward pass until its input gradient or whole backward pass is done.
     pub forward: f64,
-    /// The device memory of the tensors that a stage keeps for the weight gradient of one micro-batch, in bytes or
-    /// another unit. The stage keeps them from its input gradient until the weight gradient is done.
+    /// Device memory of the tensors that a stage retains for the weight gradient of one micro-batch, in bytes or
+    /// another unit, from its input gradient until the weight gradient is done.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// The memory of one micro-batch on a stage, counted in live micro-batches: one unit from its forward pass until
-    /// its weight gradient is done.
+    /// Memory of one micro-batch on a stage, counted in live micro-batches: one unit from its forward pass until its
+    /// weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Makes the memory figures of a stage on which each micro-batch occupies `bytes` bytes from its forward pass until
+    /// Makes the memory requirements of a stage that retains `bytes` bytes per micro-batch, from its forward pass until
     /// its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of the device memory that one micro-batch occupies on a stage, in the unit of the stage's
-    /// memory.
+    /// Returns the most device memory that one micro-batch occupies on the stage, in the same unit as the fields.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change of a worker's reserved memory by one computation, such as a forward pass. It is positive if
-    /// the worker reserves more. A forward pass reserves the most memory that its micro-batch will occupy on the stage.
-    /// The backward pass or its two halves release this memory.
+    /// Returns the memory that one computation reserves (positive) or releases (negative) on its worker, in the same
+    /// unit as the fields, such as bytes:
+    ///
+    /// - A forward pass reserves the peak memory that its micro-batch will occupy on the stage.
+    /// - A whole backward pass releases all of it.
+    /// - Of a split backward pass, the input-gradient half releases all but the memory that the weight gradient needs,
+    ///   and the weight-gradient half releases the rest.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -43,9 +46,8 @@ impl StageMemory {
         }
     }
 
-    /// Returns the changes that one computation, such as a forward pass, makes to a worker's memory in use: one at its
-    /// start, and one at its end. A positive change occupies memory, and a negative change frees it. Both are in the
-    /// unit of this stage's memory.
+    /// Returns the memory that one computation, such as a forward pass, allocates on its worker (negative: frees), as
+    /// `[at its start, at its end]`. Both are in the same unit as the fields, such as bytes.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -57,33 +59,32 @@ impl StageMemory {
     }
 }
 
-/// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker. A search uses it to
-/// choose plans that fit.
+/// The device memory that a micro-batch occupies on each stage, and a worker's memory limit. A search uses it to choose
+/// plans that fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
     /// The device memory that one micro-batch occupies on each stage: one entry per stage, in bytes or any other unit.
     pub stages: Vec<StageMemory>,
-    /// The largest amount of device memory that a worker may have in use for micro-batches, in the same unit as
-    /// `stages`.
+    /// Maximum device memory that a worker may have allocated for micro-batches, in the same unit as `stages`.
     pub limit: f64,
 }
 
 impl Memory {
-    /// Makes the memory figures of `stages` stages, one per worker, with one live micro-batch on a stage as the unit. A
-    /// worker may have at most `limit` live micro-batches. A micro-batch is live from its forward pass until its weight
-    /// gradient is done.
+    /// Makes the memory requirements of `stages` stages, one per worker, in units of live micro-batches. A worker may
+    /// have at most `limit` live micro-batches. A micro-batch is live from its forward pass until its weight gradient
+    /// is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
-    /// Makes the memory figures of `stages` stages, with one live micro-batch on a stage as the unit. Workers have no
-    /// memory limit. A micro-batch is live from its forward pass until its weight gradient is done.
+    /// Makes the memory requirements of `stages` stages, in units of live micro-batches, without a memory limit. A
+    /// micro-batch is live from its forward pass until its weight gradient is done.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the memory figures of the same model after every stage is divided into `parts` equal stages. Each new
-    /// stage needs an equal part of the old stage's memory. The memory limit of a worker stays the same.
+    /// Returns the memory requirements of the same model after every stage is divided into `parts` equal stages. Each
+    /// new stage needs an equal part of the old stage's memory. The memory limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -108,9 +109,8 @@ impl Memory {
 }
 
 impl Plan {
-    /// Returns the peak memory in use on each worker that runs this plan. `stages` has the memory of one micro-batch on
-    /// each stage, and the result is in the same unit. The peak does not depend on the times of the actions, because a
-    /// worker runs one action after another.
+    /// Returns each worker's peak memory under this plan. `stages` has the memory of one micro-batch on each stage, and
+    /// the result is in the same unit. Costs do not matter, because a worker runs its actions one after another.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

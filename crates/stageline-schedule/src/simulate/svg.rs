@@ -11,7 +11,8 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 34.0;
 const ROW: f64 = 26.0;
 const BAR: f64 = 22.0;
-/// The approximate width of a letter in a label of the timeline picture, in pixels.
+/// Approximate width of a letter in a label of the timeline picture, in pixels; it decides whether a label fits its
+/// bar.
 const LETTER: f64 = 6.4;
 
 /// The CSS style sheet of the timeline picture, with colours for light and dark pages; the text on bars is dark on
@@ -95,8 +96,8 @@ impl Timeline {
     }
 }
 
-/// Draws a bar of a timeline picture, for an action or an optimizer step. `name` is its tooltip, and also its label if
-/// there is space.
+/// Draws a bar of a timeline picture, for an action or an optimizer step. `class` is the letter of its colour, such as
+/// `F` for a forward pass. `name` is its tooltip, and also its label if there is space.
 fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)) -> fmt::Result {
     let x = LEFT + x;
     write!(svg, "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\">")?;
@@ -108,7 +109,8 @@ fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)
     Ok(())
 }
 
-/// Draws the time axis of the timeline picture, with a tick at 0 and at most ten more ticks at round numbers.
+/// Draws the time axis of the timeline picture, with a tick at 0 and at most ten more ticks at round numbers. `scale`
+/// is the number of pixels per unit of time, and `bottom` the lower edge of the bars.
 fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt::Result {
     if step <= 0.0 {
         return Ok(());
@@ -133,7 +135,8 @@ fn axis(svg: &mut String, step: f64, scale: f64, bottom: f64, unit: &str) -> fmt
 
 /// Formats a time for a label of the timeline picture, with about four digits.
 fn rounded(time: f64) -> String {
-    let digits = (3 - time.abs().max(1.0).log10() as i32).max(0) as usize;
+    let power = if time == 0.0 { 0 } else { time.abs().log10().floor() as i32 };
+    let digits = (3 - power).clamp(0, 300) as usize;
     let text = format!("{time:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }

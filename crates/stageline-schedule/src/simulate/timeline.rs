@@ -4,8 +4,8 @@ use crate::check::{Checked, Observer, Span, replay};
 use crate::costs::Costs;
 
 /// The timeline of one simulated step: when each worker runs its forward passes, backward passes and optimizer steps.
-/// The step time, the bubble and pictures follow from it. All times are in the unit of the costs that the simulation
-/// was given, such as milliseconds.
+/// The step time, the bubble and pictures follow from it. All times are in the time unit of the simulation's costs,
+/// such as milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
@@ -19,26 +19,27 @@ impl Timeline {
         &self.rows
     }
 
-    /// Returns the time of the flush in a simulated step, from the step's start, in the unit of the costs. It is the
-    /// time when the last worker ends its last forward or backward pass.
+    /// Returns the time, counted from the start of the simulated step, at which the last worker ends its last forward
+    /// or backward pass (the flush). In the costs' time unit (such as ms).
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of a simulated step, in the unit of the costs. It is the time until all workers have ended
-    /// their forward and backward passes, plus the longest time that a worker's optimizer steps take.
+    /// Returns the simulated step time, in the costs' time unit (such as ms). It is the time until all workers have
+    /// ended their forward and backward passes, plus the longest optimizer time of any worker.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
     /// Returns how long each worker's optimizer steps take in a simulated step, summed over the worker's stages, in the
-    /// unit of the costs. They begin at the flush, when all workers have finished their forward and backward passes.
+    /// costs' time unit (such as ms). They begin at the flush, when all workers have finished their forward and
+    /// backward passes.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
 
-    /// Returns the time for which each worker computes in the simulated step, optimizer steps included, in the unit of
-    /// the costs.
+    /// Returns each worker's compute time in the simulated step, including optimizer steps, in the costs' time unit
+    /// (such as ms).
     pub fn busy(&self) -> Vec<f64> {
         let computes = self.rows.iter().map(|row| busy(row));
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
@@ -51,9 +52,9 @@ impl Timeline {
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
-    /// Returns the longest span of any worker in a simulated step, in the unit of the costs. The span of a worker
-    /// begins with its first forward or backward pass and ends with its last one. It does not include the optimizer
-    /// step.
+    /// Returns the longest span of any worker in a simulated step, in the costs' time unit (such as ms). The span of a
+    /// worker begins with its first forward or backward pass and ends with its last one. It does not include the
+    /// optimizer step.
     ///
     /// The result is the time from one step to the next if no worker waits for others before it begins the next step.
     pub fn span(&self) -> f64 {

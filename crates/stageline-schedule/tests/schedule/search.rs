@@ -252,6 +252,8 @@ fn the_search_takes_the_costs_of_each_placement() {
     }
     let error = best_placed(3, 6, 1..=4, |_| None).unwrap_err();
     assert_eq!(error, SearchError::Costs { workers: 3 });
+    // A worker has at least one stage.
+    assert_eq!(best_placed(3, 6, 0..=4, |_| None).unwrap_err(), error);
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
 }
 

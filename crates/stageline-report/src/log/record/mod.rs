@@ -1,13 +1,13 @@
-//! The structures of the lines of a log, which a training program serialises: one JSON object per line.
+//! The structures of a log's lines, which a training program serialises as one JSON object per line.
 //!
 //! The first line describes the run ([`Run`]). One line for each training step ([`Step`]) and each validation
-//! ([`Validation`]) follows. The kind of a line is recognised by a field that only this kind has: `plan`, `step` or
+//! ([`Validation`]) follows. Readers recognise the kind of a line by a field that only this kind has: `plan`, `step` or
 //! `after_steps`. Times are in seconds unless a field says otherwise. JSON has no NaN and no infinity, so these values
 //! are written as `null`. This folder must not open files, and must not summarise several steps: `run_log` does.
 //!
 //! - `run`: the description of a run, its layers, network links and estimated memory.
 //! - `step`: the measurements of a step, with the time of each worker by cause, and the costs, memory and events.
-//! - `unit`: the unit in which data is counted.
+//! - `unit`: the unit that data is counted in: tokens or samples.
 
 mod run;
 mod step;
@@ -42,12 +42,10 @@ pub enum Line {
 }
 
 impl Line {
-    /// Parses the text of one line of a run's log, and recognises the kind of the line by a field that only this kind
-    /// has.
+    /// Parses one line of a run's log, and recognises its kind by a field that only this kind has.
     ///
     /// # Errors
-    /// Returns [`serde_json::Error`] if the text is not valid JSON, or lacks a field that is required in a line of its
-    /// kind.
+    /// Returns [`serde_json::Error`] if the line is not valid JSON, or lacks a field that lines of its kind require.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         let value: Value = serde_json::from_str(text)?;
         let has = |field: &str| value.get(field).is_some();
@@ -69,7 +67,7 @@ impl Line {
     }
 }
 
-/// Deserializes a number of the log as a float; the value `null` stands for NaN, which JSON lacks.
+/// Deserializes a number of the log as a float; `null` becomes NaN, which JSON cannot represent.
 fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }

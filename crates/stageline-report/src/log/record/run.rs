@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::unit::Unit;
 
-/// Returns 1, the number of replicas of a run if the log does not state the number.
+/// Returns 1, serde's default number of replicas for logs that do not state it.
 fn one() -> usize {
     1
 }
@@ -37,8 +37,8 @@ pub struct Run {
     pub channel_capacity: usize,
     /// The layers of the run's model, in order, each with the stage that it belongs to.
     pub layers: Vec<Layer>,
-    /// Whether the user has cut (partitioned) the model into stages by hand, so that a training run cannot divide it
-    /// into other stages. The list `layers` then has one entry for each of these stages. False in older logs.
+    /// Whether the user has partitioned (cut) the model into stages by hand. If so, a training run cannot partition it
+    /// differently, and `layers` has one entry for each of these stages. False in older logs.
     #[serde(default)]
     pub cut_by_hand: bool,
     /// The network links (latency and bandwidth) between consecutive stages, which the run measured before the first
@@ -49,8 +49,8 @@ pub struct Run {
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
-    /// The bytes of host memory that batches take; 0 in older logs. Batches of running steps, batches that are read
-    /// ahead and batches for validation count. These bytes are part of no worker's estimated `memory`.
+    /// Bytes of host memory taken by batches: those of running steps, prefetched ones and validation batches. They are
+    /// not included in any worker's estimated `memory`. 0 in older logs.
     #[serde(default)]
     pub batch_bytes: u64,
     /// The unit of `tokens_per_micro_batch` and of every step's `tokens_per_s`; tokens in older logs.
@@ -90,32 +90,32 @@ impl Link {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
-    /// The estimated bytes of the parameters of one worker's stages.
+    /// Estimated bytes of the parameters of one worker's stages.
     pub parameters: u64,
-    /// The estimated bytes of the optimizer states of one worker's parameters on its device.
+    /// Estimated bytes of optimizer state that one worker stores in device memory.
     pub optimizer: u64,
-    /// The estimated peak of the optimizer states that one worker keeps in the host's memory (`--optimizer-state
-    /// host`), in bytes. It is not part of `peak`, which is device memory.
+    /// Estimated peak bytes of optimizer state that one worker stores in host memory (`--optimizer-state host`). They
+    /// are not part of `peak`, which is device memory.
     #[serde(default)]
     pub optimizer_on_host: u64,
-    /// The estimated bytes of the gradient sums of one worker's parameters over the micro-batches of a step. They are
-    /// doubled if the gradients are summed in several groups of micro-batches.
+    /// Estimated bytes of one worker's accumulated gradients (summed over the micro-batches of a step). They count
+    /// twice if gradients are accumulated in several groups of micro-batches.
     pub gradients: u64,
-    /// The estimated largest number of bytes of activations that a worker keeps at one time. It keeps the activations
-    /// of its live micro-batches, whose backward has not yet run.
+    /// Estimated peak bytes of activations that one worker retains for its live micro-batches, whose backward pass has
+    /// not yet run.
     pub activations: u64,
-    /// The estimated peak bytes of tensors in flight (sent, and still needed by the receiver) that count for this
-    /// worker. If the sender and the receiver have separate memories, such a tensor counts for the receiver. Otherwise
-    /// a gradient counts for the sender, and an activation counts in `activations`.
+    /// Estimated peak bytes of this worker's tensors in flight (sent, and still needed by the receiver). A tensor
+    /// counts for its receiver if sender and receiver have separate memories. Otherwise a gradient counts for its
+    /// sender, and an activation counts in `activations`.
     #[serde(default)]
     pub transfers: u64,
-    /// The estimated bytes of the state that a worker keeps so that the previous step can be rolled back, if steps
-    /// overlap (`--flush ahead`); otherwise 0. The state consists of the parameters and optimizer states before that
-    /// step, and of its gradient sums.
+    /// Estimated bytes that a worker retains so that the previous step can be rolled back, if steps overlap with
+    /// `--flush ahead`; otherwise 0. They hold the parameters and optimizer state from before that step, and its
+    /// gradient sums.
     #[serde(default)]
     pub kept: u64,
-    /// The estimated device memory, in bytes, that a worker uses at all times besides the model's tensors. An example
-    /// is the buffers of the threads that compute matrix products on the CPU.
+    /// Estimated bytes of device memory that a worker always uses besides the model's tensors, such as the
+    /// matrix-product buffers of CPU threads.
     pub other: u64,
     /// The estimated peak of one worker's device memory during a training step, in bytes.
     pub peak: u64,
@@ -124,23 +124,23 @@ pub struct EstimatedMemory {
 /// A layer of the model, as the log of a run describes it: its name, its stage, its relative cost and its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// The name of a layer of the model, such as `blocks.3`, or `blocks.3.mlp` for a half of a block.
+    /// Name of the layer, such as `blocks.3`, or `blocks.3.mlp` for a half of a block.
     pub name: String,
-    /// The index, from 0, of the stage that a layer of the model belongs to.
+    /// Zero-based index of the stage that the layer belongs to.
     pub stage: usize,
-    /// The relative cost of a layer's forward and backward pass, such as its FLOPs, in a unit that all layers of the
-    /// log share. The measured time of a stage is divided among its layers in proportion to these costs.
+    /// Relative cost of the layer's forward and backward pass, such as its FLOPs, in a unit that all layers of the log
+    /// share. Predictions divide a stage's measured time among its layers in proportion to these costs.
     pub weight: f64,
-    /// The number of elements in all parameters of a layer, with the frozen ones.
+    /// Number of elements in all parameters of the layer, including frozen ones.
     pub parameters: u64,
-    /// The number of elements in the trained parameters of a layer. `None` in older logs, whose parameters count as
-    /// trained: see [`trained`](Self::trained).
+    /// Number of elements in the trainable parameters of the layer. `None` in older logs, whose parameters all count as
+    /// trainable: see [`trained`](Self::trained).
     #[serde(default)]
     pub trained: Option<u64>,
 }
 
 impl Layer {
-    /// Returns the number of elements in the trained parameters of the layer.
+    /// Returns the number of elements in the layer's trainable parameters.
     pub fn trained(&self) -> u64 {
         self.trained.map_or(self.parameters, |trained| trained.min(self.parameters))
     }

@@ -12,32 +12,31 @@ use super::or_nan;
 /// which is workers x step time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// The number of the training step, counted from 0.
+    /// Zero-based number of the training step that this log line describes.
     pub step: usize,
     /// The mean training loss over the step's targets, weighted by the weights of the targets. It is `None` if the mean
     /// is not finite, for example because all targets are masked.
     pub loss: Option<f64>,
-    /// The metrics of the step other than the loss, by name. They are means of the model's metrics over the step's
-    /// targets, and values that the training program added.
+    /// The metrics of the step other than the loss, by name: the model's metrics as means over the step's targets, and
+    /// values that the training program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
-    /// The loss weight of the step's batch: the sum of the weights of its targets; usually the number of unmasked
-    /// targets.
+    /// The loss weight of the step's batch: the sum of its targets' weights, usually the number of unmasked targets.
     pub weight: f64,
-    /// The throughput of the step in tokens per second. Padding counts, and so do tokens that are not trained on. For
-    /// data whose samples are not sequences of tokens, it is in samples per second.
+    /// The throughput of the step in tokens per second. Padding and tokens that are masked out in the loss count, too.
+    /// The unit is samples per second if the dataset has no tokens.
     pub tokens_per_s: f64,
-    /// The number of epochs (passes over the training data) after the step; `None` if the data does not tell how many
-    /// samples it has.
+    /// The number of epochs (passes over the training dataset) after the step; `None` if the number of samples is not
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
-    /// The model FLOP utilisation: the training's FLOPs per second, divided by the peak FLOPs per second of all used
-    /// devices. Recomputed work does not count. `None` if the peak is not known (`--peak-tflops`).
+    /// The model FLOP utilisation (MFU): the training run's FLOPs per second, divided by the peak FLOPs per second of
+    /// all used devices. Activation recomputation does not count. `None` if the peak is not known (`--peak-tflops`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_flop_utilisation: Option<f64>,
-    /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
+    /// The step time in seconds, from splitting the batch into micro-batches to the end of the last optimizer step.
     pub step_seconds: f64,
-    /// The seconds that the run waited for the data of the step's batch; 0 in older logs. `step_seconds` does not
+    /// The seconds that the run waited until the step's batch was loaded; 0 in older logs. `step_seconds` does not
     /// include this time. With overlapping steps, the previous step may have run meanwhile.
     #[serde(default)]
     pub batch_wait_seconds: f64,
@@ -55,8 +54,8 @@ pub struct Step {
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// The bubble of a simulated step, to compare with the measured `bubble`: the idle fraction of workers x simulated
-    /// step time, from 0 to 1. The simulation runs the same plan with the times of the actions and transfers of this
-    /// step. It leaves out the runtime's overhead, such as threads that wake late.
+    /// step time, from 0 to 1. The simulation runs the same plan with this step's measured times of actions and
+    /// transfers. It leaves out the runtime's overhead, such as threads that wake up late.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
@@ -66,21 +65,20 @@ pub struct Step {
     pub gradient_norm: Option<f64>,
     /// Whether the gradients of the step were clipped; `None` if the step was skipped and updated no parameters.
     pub clipped: Option<bool>,
-    /// The loss scale of the step: the loss was multiplied by this factor before the backward pass. It is 1 without
-    /// loss scaling.
+    /// Loss scale of the step: the loss was multiplied by this value before the backward pass. It is 1 without loss
+    /// scaling.
     pub loss_scale: f64,
-    /// The time of each worker of the first replica in the step, divided into compute and the causes of idle time, in
-    /// seconds.
+    /// Breakdown of this step's time for each worker of the first replica, in seconds: compute, and idle time by cause.
     pub workers: Vec<Account>,
-    /// The measured costs of each stage in the step, in the order of the stages: times in seconds and sizes in bytes,
-    /// most of them means over the micro-batches.
+    /// Measured costs of each stage in this step, in stage order: times in seconds and tensor sizes in bytes, mostly
+    /// means per micro-batch.
     pub stages: Vec<StageCosts>,
-    /// The memory that each worker of the first replica had in use in the step, in bytes; empty if memory was not
-    /// counted.
+    /// Memory that each worker of the first replica had allocated at the beginning and at the peak of this step, in
+    /// bytes; empty if memory was not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<WorkerMemory>,
     /// The memory of each GPU of this host after a synchronised step, where workers waited for their devices. The list
-    /// is empty after other steps, and if the run has no GPU of this host.
+    /// is empty for other steps, and if the run uses no GPU of this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_memory: Vec<DeviceMemory>,
     /// The health of each parameter: training statistics such as its gradient norm and the size of its update. The list
@@ -97,14 +95,14 @@ pub struct Step {
     pub timeline: Vec<Vec<Event>>,
 }
 
-/// Returns the name of the clock by which times in a log are measured. It is `device clock` if `synchronised`, because
-/// workers then waited for their devices after every action, else `host clock`.
+/// Names the clock that measured a log's times: `device clock` if the steps were `synchronised` (workers waited for
+/// their devices after every action), otherwise `host clock`.
 pub(crate) fn clock(synchronised: bool) -> &'static str {
     if synchronised { "device clock" } else { "host clock" }
 }
 
 impl Step {
-    /// Whether the batch of the step has a target that is trained on. Without one, the step computes nothing.
+    /// Whether the step's batch has at least one target that is not masked out. Without one, the step computes nothing.
     pub fn has_target(&self) -> bool {
         self.weight > 0.0
     }
@@ -135,16 +133,15 @@ impl Step {
         self.health.iter().filter(|health| layer_of(&health.parameter) == layer).collect()
     }
 
-    /// Returns the step time in seconds, without the time that the measurement itself costs. In a synchronised step,
-    /// workers wait after every action until their device has finished.
+    /// Returns the step time in seconds, minus the overhead of device synchronisation. This overhead arises in
+    /// synchronised steps, where workers wait after every action until their device has finished.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
 }
 
-/// The measured costs of a stage in a step, from which predictions are made. They are mean times and mean sizes of one
-/// micro-batch, and the time of the flush (gradient norms and optimizer step). Times are in seconds, and sizes in
-/// bytes.
+/// The measured costs of a stage in a step, the input of predictions: mean times and mean sizes of one micro-batch, and
+/// the time of the flush (the end-of-step gradient norms and optimizer step). Times are in seconds, sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
     /// The measured seconds of a stage's forward pass on one micro-batch, as a mean over the micro-batches of the step.
@@ -152,18 +149,17 @@ pub struct StageCosts {
     /// The measured seconds of a stage's whole backward pass on one micro-batch, as a mean over the micro-batches of
     /// the step. It computes the gradients of inputs and of weights.
     pub backward: f64,
-    /// The seconds for which sending the stage's output of one micro-batch to the next stage keeps workers busy, as a
-    /// mean over the micro-batches. The time of the sender and the time of the receiver are added.
+    /// Mean time per micro-batch, in seconds, that the sending and the receiving worker together spend on transferring
+    /// the stage's output (activation) to the next stage.
     pub send_activation: f64,
-    /// The seconds for which sending the gradient of the stage's input, for one micro-batch, to the previous stage
-    /// keeps workers busy. It is a mean over the micro-batches. The time of the sender and the time of the receiver are
-    /// added.
+    /// Mean time per micro-batch, in seconds, that the sending and the receiving worker together spend on transferring
+    /// the gradient of the stage's input to the previous stage.
     pub send_gradient: f64,
-    /// The seconds that a stage takes for its part of the flush (gradient norms and optimizer step at the end of a
-    /// training step).
+    /// Seconds that the stage takes for its gradient norms and optimizer step at the end of a training step (the
+    /// flush).
     pub flush: f64,
-    /// The bytes of activations that the stage's forward pass on one micro-batch keeps in device memory for the
-    /// backward pass; `None` if memory was not counted.
+    /// Bytes of activations that the stage's forward pass on one micro-batch saves in device memory for the backward
+    /// pass; `None` if memory was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
     /// The size in bytes of the stage's output (activation) for one micro-batch, which it sends to the next stage;
@@ -172,33 +168,33 @@ pub struct StageCosts {
     pub output_bytes: Option<f64>,
 }
 
-/// The memory of a GPU, in bytes, when a training step was reported. With overlapping steps (`--flush ahead`) the next
-/// step is then in flight, so its tensors count as well.
+/// The memory of a GPU, in bytes, when a training step was reported. With overlapping steps (`--flush ahead`), the next
+/// step is already running by then, so its tensors count as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
     /// The name that the GPU was opened with, such as `cuda:0`.
     pub device: String,
-    /// The GPU memory that the training run uses between two steps, in bytes: parameters, optimizer states and the
-    /// kernels' working memory. With overlapping steps it includes the activations and gradients of the next step that
+    /// The GPU memory that the training run uses between two steps, in bytes: parameters, optimizer state and the
+    /// kernels' workspaces. With overlapping steps it includes the activations and gradients of the next step that
     /// exist by then. It is not the peak within a step.
     pub in_use: u64,
-    /// The bytes that the training run has reserved on the GPU: those in use, and those that are kept for later
-    /// tensors.
+    /// The bytes that the training run has reserved on the GPU: those in use, and those that its memory pools keep for
+    /// later tensors.
     pub reserved: u64,
 }
 
 /// One step's estimates of the squared norm of the true gradient and of the gradient's noise (the trace of its
 /// covariance), from the gradients of the micro-batches (McCandlish et al., 2018,
-/// [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). Their ratio is the noise scale: the size of a batch whose
-/// gradient has as much noise as signal. Sizes are in units of the loss weight, most often tokens.
+/// [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). Their ratio is the noise scale: the batch size at which the
+/// gradient has as much noise as signal. Batch sizes are in units of loss weight, most often tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale of the gradient, roughly estimated from this step alone: a loss weight, which is a number of
+    /// Noise scale of the whole gradient, roughly estimated from this step alone: a loss weight, which is a number of
     /// tokens for a language model. It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
-    /// run. It is a loss weight, which is a number of tokens for a language model. A resumed run begins these averages
-    /// anew. It is `None` if the averaged squared norm is not above 0.
+    /// run. It is a loss weight, which is a number of tokens for a language model. A resumed run starts these averages
+    /// from scratch. It is `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model, from this step alone.
     pub total: SignalAndNoise,
@@ -224,14 +220,14 @@ pub struct StageNoise {
     pub estimate: SignalAndNoise,
 }
 
-/// One training step's estimates of the gradient's signal and noise. They are the squared norm of the gradient, and the
-/// sum of the variances of its elements for a batch of loss weight 1.
+/// One training step's estimates of the gradient's signal (`squared_norm`) and noise (`variance`). A batch's loss
+/// weight is the divisor of its loss sum, usually its number of unmasked targets: for a language model, tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
     pub squared_norm: f64,
-    /// The estimated variance of the gradient of a batch with the loss weight 1, added up over all elements of the
-    /// gradient.
+    /// The gradient's estimated noise: the variance of each of its elements, for a batch of loss weight 1 (such as one
+    /// unmasked token), summed over all elements.
     pub variance: f64,
 }
 
@@ -239,35 +235,34 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The index, from 0, of the stage that trains the parameter described by these statistics.
+    /// Zero-based index of the stage that trains the parameter described by these statistics.
     pub stage: usize,
-    /// The name, as in checkpoints, of the parameter that these statistics describe, such as `blocks.3.linear.weight`.
+    /// The checkpoint name of the parameter that these statistics describe, such as `blocks.3.linear.weight`.
     pub parameter: String,
-    /// The Euclidean norm of a parameter's gradient in a step, before clipping.
+    /// Euclidean norm of the parameter's gradient in the step, before clipping.
     #[serde(deserialize_with = "or_nan")]
     pub gradient_norm: f64,
-    /// The Euclidean norm of a parameter's values after a step.
+    /// Euclidean norm of the parameter's values after the step.
     #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
-    /// The update ratio of a parameter: the Euclidean norm of its change in a step, divided by the norm of its values
-    /// after the step.
+    /// Update ratio of the parameter in the step: `norm(change of its values) / norm(its values after the step)`, with
+    /// Euclidean norms.
     #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
     /// The optimizer's second moment of the gradient (its running mean square), averaged over the parameter's elements;
     /// `None` if the optimizer keeps none.
     pub second_moment: Option<f64>,
-    /// The fraction of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
+    /// Fraction of the elements of the parameter's gradient in the step that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
-    /// The histogram of the parameter's gradient elements by absolute value. An entry is the lower end of a bin and the
-    /// number of elements in the bin. There is a bin for each power of two. Zeros are not counted, and empty bins are
-    /// left out.
+    /// Histogram of the absolute values of the parameter's gradient, with a bin for each power of two. An entry is
+    /// `(lower end, number of elements)` of a bin. Zeros are not counted, and empty bins are left out.
     pub histogram: Vec<(f64, u64)>,
 }
 
 impl Health {
     /// Returns the update ratio of several parameters together, such as those of a layer. It is the norm of their
-    /// update in a step, divided by the norm of their values after the step. Returns NaN if there is no parameter.
+    /// update in the step, divided by the norm of their values after it. Returns NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
@@ -289,9 +284,9 @@ impl Health {
     }
 }
 
-/// Returns the name of the layer that a parameter belongs to. It is the first part of the parameter's name, and the
-/// second part if that is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and the layer of `head.weight`
-/// is `head`.
+/// Returns the name of the layer that a parameter belongs to: the first dot-separated segment of the parameter's name,
+/// followed by the second segment if that is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and the
+/// layer of `head.weight` is `head`.
 pub fn layer_of(parameter: &str) -> &str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut ends = parameter.match_indices('.').map(|(at, _)| at);

@@ -4,16 +4,16 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// The unit in which the log of a run counts the data of batches and the throughput. Pages and predictions also use it
-/// for loss weights, such as the size of a batch and the noise scale of the gradient. This is right if the loss weight
-/// of a sample is its number of trained tokens, or 1 for data without tokens.
+/// The unit in which a run's log counts batch sizes and throughput. Pages and predictions also use it for loss weights,
+/// such as the gradient's noise scale. They assume that a sample's loss weight is its number of unmasked tokens, or 1
+/// for data without tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// Tokens: for data whose samples are sequences of tokens, and for older logs.
+    /// Count tokens. Used for datasets of token sequences, and for older logs.
     #[default]
     Tokens,
-    /// Samples: for other data, such as images.
+    /// Count samples. Used for datasets without tokens, such as images.
     Samples,
 }
 
