@@ -1,7 +1,7 @@
 //! Checkpoints of a training run, as files that are either complete or absent.
 //!
 //! A [`Store`] is a folder where one process saves checkpoints; a [`Writer`] saves them in the background. A [`Saved`]
-//! is one checkpoint on disk, to be read. The crate knows no tensor framework: a [`Tensor`] is a type, a shape and
+//! is a checkpoint on disk that can be read. The crate knows no tensor framework: a [`Tensor`] is a dtype, a shape and
 //! bytes.
 //!
 //! ```
@@ -47,22 +47,23 @@
 //! ```
 //!
 //! - A new checkpoint gets the highest sequence number in the folder plus one. The latest checkpoint is the one with
-//!   the highest number, whatever its steps and times. A run that has saved step 100, and then resumes from step 50,
-//!   continues in the same folder.
-//! - The layer group of a tensor is the first part of its name, and the second part if that is a number. It is
-//!   `blocks.3` for `blocks.3.up.weight`, and `embedding` for `embedding.weight`. A tensor of the optimizer state
-//!   belongs to the layer group of its parameter, whose name is the part before the last `/`.
+//!   the highest sequence number, whatever its step count and modification time. A run that has saved step 100, and
+//!   then resumes from step 50, can therefore continue in the same folder.
+//! - A layer group is a set of tensors that share a file. A tensor's layer group is the first component of its name,
+//!   and the second component if that is a number. It is `blocks.3` for `blocks.3.up.weight`, and `embedding` for
+//!   `embedding.weight`. A tensor of the optimizer state belongs to the layer group of its parameter, whose name is the
+//!   part before the last `/`.
 //! - File names encode the layer group. Every byte outside `A-Z a-z 0-9 _ . -`, and a leading dot, becomes `%` and two
-//!   hexadecimal digits. An empty group becomes `%`. A name of more than 150 bytes is cut to 100, followed by `~` and
-//!   half of the group's SHA-256.
-//! - The tensor files are plain safetensors with the format `pt` in their headers. The name of each tensor in them is
-//!   its full name.
+//!   hexadecimal digits. An empty group becomes `%`. A name of more than 150 bytes is truncated to 100, followed by `~`
+//!   and half of the group's SHA-256.
+//! - The tensor files are plain safetensors with the format `pt` in their headers. Each tensor in them has its full
+//!   name.
 //! - A checkpoint may be moved, renamed and copied. Files that its manifest does not list, such as a `config.json`, are
 //!   ignored.
 //!
 //! # Manifest and seal
 //!
-//! `manifest.json` is a [`Manifest`] as JSON, with one more field at the end, the seal:
+//! `manifest.json` is a [`Manifest`] as JSON, with one more field at the end, the seal, which detects damage:
 //!
 //! ```text
 //! {
@@ -73,43 +74,45 @@
 //! }
 //! ```
 //!
-//! The text ends with `,\n  "sha256": "`, 64 lowercase hexadecimal digits, and `"\n}\n`. The digits are the SHA-256 of
-//! all text before this ending, so every flipped bit is detected, including a bit of the seal. The seal is the same in
-//! all format versions and is checked before the version, so damage is never mistaken for a newer format. The seal is
-//! no signature: whoever can write files can seal them.
+//! The file ends with `,\n  "sha256": "`, 64 lowercase hexadecimal digits, and `"\n}\n`. The digits are the SHA-256 of
+//! everything before this ending, so every flipped bit is detected, including a bit of the seal. The seal is the same
+//! in all format versions and is checked before the version, so damage is never mistaken for a newer format. The seal
+//! is not a signature: whoever can write files can seal them.
 //!
-//! JSON parsers do not return every float bit for bit. Such a float is written as a string: a loss scale as the plain
-//! string, a value in `run` as `{"$f64": "<float>"}`.
+//! JSON parsers do not read every float back bit for bit. A float that would change is written as a string: a loss
+//! scale as the plain string, a value in `run` as `{"$f64": "<float>"}`.
 //!
 //! # Frozen parameters
 //!
-//! A training that updates a small part of a large model may leave its frozen parameters out of its checkpoints. The
-//! manifest then has their types, shapes and SHA-256 under `frozen`, and the model that resumes has their values.
+//! A training run that updates only a small part of a large model may leave the frozen parameters out of its
+//! checkpoints. The manifest then lists their dtypes, shapes and SHA-256 hashes under `frozen`, and a resumed run takes
+//! their values from the model.
 //!
 //! # Guarantees
 //!
-//! - **Complete or absent.** The name of a checkpoint refers to a complete checkpoint or to nothing, at whatever moment
-//!   the writer is killed. The checkpoint is written into a temporary folder. Its files, its folders and finally its
-//!   manifest are synced. Then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged,
-//!   the guarantee also covers a power loss.
-//! - **Failed saves.** A save that fails before it removes old checkpoints leaves the checkpoints as they were. If
-//!   `DIR` cannot be synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that
-//!   a power loss may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was
-//!   synced.
+//! - **Complete or absent.** The name of a checkpoint refers to a complete checkpoint or to nothing, no matter when the
+//!   writer is killed. The checkpoint is written into a temporary folder. Its files, its folders and finally its
+//!   manifest are synced to disk. Then the folder is renamed, and `DIR` is synced. If the disk keeps the writes that it
+//!   has acknowledged, the guarantee also covers a power loss.
+//! - **Failed saves.** A save that fails before it removes old checkpoints leaves the existing checkpoints as they
+//!   were. If `DIR` cannot be synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error
+//!   says that a power loss may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after
+//!   `DIR` was synced.
 //! - **Pruning.** Old checkpoints are removed when the new one is complete. Each is renamed first, and the rename is
 //!   synced, before its files are removed. Nothing else in the folder is removed. If a writer is killed in between,
-//!   more checkpoints than the limit of [`Store::open`] remain until the next one is written. So do files that cannot
-//!   be removed at once.
-//! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is
-//!   it read. The check covers F16, BF16, F32, F64 and C64.
-//! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part. No older one
-//!   is read in its place without an error, even if a link has the name of the latest. A checkpoint that is pruned
-//!   while it is read is [`CheckpointError::Removed`].
-//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out
-//!   of proportion to the bytes on disk. Its names and sizes must agree with each other before any file is opened.
-//! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
-//!   [`CheckpointError::MOST_BYTES`], whatever text the checkpoint contains. [`Printable`] does the same for text that
-//!   a caller takes from a checkpoint.
+//!   more checkpoints than the limit of [`Store::open`] remain until the next one is written. Files that cannot be
+//!   removed immediately also remain until then.
+//! - **Finite values.** A checkpoint with an infinity or a NaN is neither written nor read, so it never replaces good
+//!   ones. The check covers F16, BF16, F32, F64 and C64.
+//! - **Damage.** Reading a damaged checkpoint returns an error with the file and the reason. It is never read in part,
+//!   and an older checkpoint is never read in its place silently, even if the entry with the latest checkpoint's name
+//!   is a link. A checkpoint that is pruned while it is read is [`CheckpointError::Removed`].
+//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate host memory
+//!   out of proportion to the bytes on disk. The names and sizes in its manifest must be consistent before any file is
+//!   opened.
+//! - **Safe messages.** Whatever text the checkpoint contains, no error message contains characters that a terminal
+//!   executes instead of showing, or is longer than [`CheckpointError::MOST_BYTES`]. [`Printable`] does the same for
+//!   text that a caller takes from a checkpoint.
 //! - **One writer.** Only one store at a time writes into a folder.
 //!
 //! # Limits
@@ -117,22 +120,22 @@
 //! - On network file systems, locks and renames may guarantee less.
 //! - The guarantee does not cover power losses if the disk acknowledges writes before they are durable. Folders are
 //!   synced on Unix only.
-//! - On a file system that ignores case, two layer groups that differ only in case cannot be saved: the second file is
-//!   an error.
-//! - Checkpoints share no files: each takes its full size.
+//! - On a case-insensitive file system, two layer groups whose names differ only in case cannot be saved: creating the
+//!   second file is an error.
+//! - Checkpoints share no files: each takes its full size on disk.
 //! - A file that changes while it is read is detected by its hash. Links and folders that are exchanged at that moment
-//!   are followed. A pipe or a device that takes the place of a file is refused, and nothing waits for it.
-//! - Reading allocates as much memory as the tensors take. Writing copies no tensor.
+//!   are followed. A pipe or a device that takes the place of a file is an error, and the reader does not wait for it.
+//! - Reading allocates as much host memory as the tensors take. Writing copies no tensor.
 //!
 //! # Modules
 //!
 //! A module imports only from the modules that are listed before it.
 //!
-//! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], which says why a file is
-//!   refused. `error`: [`CheckpointError`].
-//! - `open`: [`open_at_once`], which never waits for a file. `disk`: helpers for folders and paths.
-//! - `format`: the contents of a checkpoint's files: [`Checkpoint`], [`Tensor`] and [`Manifest`], and their text and
-//!   bytes.
+//! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], the problem with a damaged
+//!   checkpoint file. `error`: [`CheckpointError`].
+//! - `open`: [`open_at_once`], which opens a file without waiting. `disk`: helpers for folders and paths.
+//! - `format`: the contents of a checkpoint's files: [`Checkpoint`], [`Tensor`] and [`Manifest`], and their conversion
+//!   to and from text and bytes.
 //! - `write`: saves checkpoints into a folder ([`Store`], [`Writer`]). `read`: reads a checkpoint back ([`Saved`]).
 //!   Neither of the two imports the other.
 

@@ -1,17 +1,17 @@
 //! Makes untrusted text safe for terminals and logs: [`Printable`] escapes invisible characters and bounds the length.
 //!
-//! Input: text or an error of unknown origin, and a limit on the length. Output: text that is safe to print. The code
-//! here must not let an invisible character through.
+//! Input: text or an error of unknown origin, and a length limit. Output: text that is safe to print. The code here
+//! must not let an invisible character through.
 
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{self, Write};
 
-/// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
+/// Untrusted text, such as a name from a checkpoint, in a form that is safe to print.
 ///
-/// - Invisible characters are escaped. These are control characters (line breaks too), characters without width, line
+/// - Invisible characters are escaped. These are control characters (line breaks too), zero-width characters, line
 ///   separators, spaces other than ` `, and format characters such as those that change the direction of text.
-/// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle and gets `...` there.
+/// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is truncated in its middle, where it gets `...`.
 ///
 /// Letters, quotes and backslashes are unchanged, so printing a printed text again gives the same text.
 ///
@@ -29,17 +29,17 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The default limit for the printed form of a [`Printable`] text, 100 bytes; a longer text is cut.
+    /// The default length limit of a printed [`Printable`], 100 bytes; a longer text is truncated.
     /// [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 
-    /// Makes a text from an untrusted source printable: escapes its invisible characters and bounds its length. Pass a
-    /// path as `path.to_string_lossy()`.
+    /// Makes untrusted text printable: escapes its invisible characters and limits its length. Pass a path as
+    /// `path.to_string_lossy()`.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Makes one printable text from the message of an error and the messages of its causes, separated by colons.
+    /// Joins an error's message and the messages of its causes, separated by colons, to one printable text.
     pub fn with_causes(error: &dyn Error) -> Printable<'static> {
         let mut text = error.to_string();
         let mut cause = error.source();
@@ -50,8 +50,8 @@ impl<'a> Printable<'a> {
         Printable::new(text)
     }
 
-    /// Sets the limit, in bytes, for the printed form of an untrusted text, with escapes included. A limit below 3, the
-    /// length of `...`, counts as 3.
+    /// Sets the length limit of the printed text, in bytes and including escapes. A limit below 3, the length of `...`,
+    /// counts as 3.
     pub fn at_most(self, bytes: usize) -> Self {
         Self { most: bytes.max(DOTS.len()), ..self }
     }
@@ -84,11 +84,11 @@ pub(crate) fn number(value: f64) -> String {
     if plain.len() <= 25 { plain } else { format!("{value:e}") }
 }
 
-/// The text `...`, which replaces the middle of a text that is too long to print.
+/// The string `...`, which replaces the middle of a text that is too long to print.
 const DOTS: &str = "...";
 
-/// Returns the length of the longest prefix of the text `chars` whose printed form has at most `most` bytes. Invisible
-/// characters are printed as escapes. The returned length is in bytes before escaping.
+/// Returns how many bytes from the start of `chars` fit into `most` bytes of output, so that a long text can be
+/// truncated. Invisible characters count with the length of their escapes; the result is in bytes before escaping.
 fn fitting(chars: impl Iterator<Item = char>, most: usize) -> usize {
     let mut left = most;
     let fits = |&char: &char| {
@@ -115,7 +115,7 @@ fn is_visible(char: char) -> bool {
                 | '\u{180B}'..='\u{180F}' | '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}'
         )
     };
-    // The standard library escapes characters that cannot be printed, and accents only at the start of a string.
+    // The standard library escapes unprintable characters. It escapes accents only at the start of a string.
     let is_printed = || {
         let pair = String::from_iter(['x', char]);
         pair.escape_debug().eq(pair.chars())

@@ -1,7 +1,7 @@
-//! Chooses the samples of a step so that each comes once an epoch: [`Epochs`].
+//! Chooses the samples of each training step so that every sample occurs once per epoch: [`Epochs`].
 //!
-//! Input: the number of samples, a seed, and a step. Output: the indices of the samples of the step. Like the sampler
-//! of windows, this must not keep state from one step to the next.
+//! Input: the number of samples, a seed, and a step. Output: the indices of the step's samples. Like the sampler of
+//! windows, this must not keep state from one step to the next.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -10,20 +10,20 @@ use crate::error::CorpusError;
 use crate::key::key;
 use crate::sampler::scale;
 
-/// The largest number of samples whose order is a shuffled list. Every step computes the list again, which would take
-/// too long for a longer list.
+/// Largest number of samples whose order in an epoch is a shuffled list. The list is recomputed in every training step,
+/// which takes too long for more samples, so a Feistel network replaces it.
 const MOST_LISTED: u64 = 1 << 16;
 
-/// The number of rounds of the Feistel network that orders more than [`MOST_LISTED`] samples. From four rounds on, a
-/// network with random functions cannot be told from a random order (Luby and Rackoff, 1988).
+/// The number of rounds of the Feistel network that permutes more than [`MOST_LISTED`] samples. From four rounds on, a
+/// Feistel network with random functions is indistinguishable from a random permutation (Luby and Rackoff, 1988).
 const ROUNDS: usize = 6;
 
-/// Chooses the samples that each training step trains on, as a pure function of a seed and the step. Every sample comes
-/// once in each epoch, in an order that the seed and the number of the epoch decide. A step may begin in one epoch and
-/// end in the next.
+/// Chooses the samples that each training step trains on, as a pure function of a seed and the step number. Every
+/// sample occurs once in each epoch, in an order that depends on the seed and the epoch's number. A step may begin in
+/// one epoch and end in the next.
 ///
-/// A resumed run trains on the samples that an uninterrupted run would have seen, if all steps have the same number of
-/// samples.
+/// A resumed run trains on the samples that an uninterrupted run would have seen, provided that all steps have the same
+/// number of samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Epochs {
     samples: u64,
@@ -31,7 +31,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Creates an [`Epochs`] over `samples` samples. Each epoch has its own order, which `seed` decides.
+    /// Creates an [`Epochs`] over `samples` samples. Each epoch has its own order, which depends on `seed`.
     ///
     /// # Errors
     /// Returns [`CorpusError::OutOfRange`] if `samples` is 0.
@@ -47,8 +47,8 @@ impl Epochs {
         self.samples
     }
 
-    /// Returns the zero-based indices of the `count` samples of training step `step`. With more than 65,536 samples, a
-    /// call needs no more time and memory than with 65,536.
+    /// Returns the zero-based indices of the `count` samples of training step `step`. The time and memory for a call do
+    /// not grow with the number of samples beyond 65,536.
     pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
         let (first, samples) = (u128::from(step) * count as u128, u128::from(self.samples));
         let places = (first..first + count as u128).map(|at| ((at / samples) as u64, (at % samples) as u64));
@@ -61,13 +61,13 @@ impl Epochs {
     }
 }
 
-/// The order of the samples of one epoch.
+/// One epoch's sample order: maps a position in the epoch to a sample index.
 enum Order {
-    /// The index of the sample at each position of the epoch, for at most [`MOST_LISTED`] samples.
+    /// A shuffled list, for at most [`MOST_LISTED`] samples: element `i` is the index of the epoch's `i`-th sample.
     Listed(Vec<u64>),
-    /// A pseudo-random permutation for more than [`MOST_LISTED`] samples: a Feistel network, which permutes all numbers
-    /// of twice `bits` bits. Some of these numbers are not the index of a sample. So the network is applied to an index
-    /// again and again, until the result is the index of a sample (cycle walking).
+    /// A pseudo-random permutation, for more than [`MOST_LISTED`] samples: a Feistel network over numbers of `2 * bits`
+    /// bits, with one random key per round in `keys`. An output of `samples` or more is not a sample index, so the
+    /// network is applied to it again (cycle walking).
     Network { samples: u64, bits: u32, keys: [u64; ROUNDS] },
 }
 
@@ -88,7 +88,7 @@ impl Order {
         Self::Listed(order)
     }
 
-    /// Returns the index of the sample at the position `place` of the epoch, both counted from 0.
+    /// Returns the zero-based index of the sample that the epoch visits at position `place` (also zero-based).
     fn sample(&self, place: u64) -> u64 {
         let (samples, bits, keys) = match self {
             Self::Listed(order) => return order[place as usize],
@@ -101,7 +101,7 @@ impl Order {
                 (left, right) = (right, left ^ (mixed(right ^ key) >> (u64::BITS - bits)));
             }
             number = left << bits | right;
-            // At most 3 in 4 numbers are not the index of a sample, so the loop soon ends.
+            // At most 3 in 4 numbers are too large to be a sample's index, so the loop ends after a few rounds.
             if number < samples {
                 return number;
             }
@@ -109,8 +109,8 @@ impl Order {
     }
 }
 
-/// Returns a number whose bits depend on all bits of `number`: the finalizer of SplitMix64 (Steele, Lea and Flood,
-/// 2014).
+/// Mixes the bits of `number`, so that each bit of the result depends on all of them: the finalizer of SplitMix64
+/// (Steele, Lea and Flood, 2014).
 fn mixed(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,7 +1,7 @@
 //! The errors of opening, sampling and reading a corpus: [`CorpusError`]. Every error message ends with the fix.
 //!
-//! Input: the values of a failure, such as a path and an error of the operating system. Output: an error with its
-//! message. The code here must not access the disk: a message contains only what the error's fields say.
+//! Input: the values of a failure, such as a path and the operating system's error. Output: an error with its message.
+//! The code here must not access the disk: a message contains only what the error's fields say.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::file_change::Change;
 use crate::shown;
 use crate::walk::Unreadable;
 
-/// Why a corpus (the text files of a training run) cannot be opened, sampled or read.
+/// The error of opening, sampling or reading a corpus (the text files of a training run).
 ///
-/// Messages escape invisible characters of paths, and cut long ones.
+/// Messages escape invisible characters in paths, and truncate long paths.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
@@ -23,7 +23,7 @@ pub enum CorpusError {
         path: PathBuf,
     },
     /// The corpus contains no byte to read: it has no files, no files with the requested extensions, or only empty
-    /// ones.
+    /// ones. Give another path or other extensions.
     #[error(
         "nothing to read at {}: found no non-empty {}; give another path{}",
         shown::path(path),
@@ -36,50 +36,51 @@ pub enum CorpusError {
         /// The file extensions that the caller asked for, such as `rs`; `None` for any file.
         extensions: Option<Vec<String>>,
     },
-    /// The text is shorter than one window, the number of bytes or tokens in a training example.
+    /// The text is shorter than one window (the bytes or tokens of one training sample). Shorten the window, or read
+    /// more text.
     #[error(
         "the text has the length {text_len}, but a window takes {window} (in bytes, or in tokens for a token file); \
          shorten the window, or read more text (more files, a larger max_bytes of a corpus or, for validation, a \
          larger validation_fraction or held_out)"
     )]
     TextTooShort {
-        /// The length of the text that is too short: in bytes, or in tokens if the sampler chooses windows of tokens.
+        /// Length of the text, which is shorter than one window; in bytes, or in tokens for a token file.
         text_len: u64,
-        /// The length of a window, which is one training example: in bytes, or in tokens if the sampler chooses windows
-        /// of tokens.
+        /// Length of a window (one training sample), in bytes, or in tokens for a token file.
         window: usize,
     },
-    /// An option of the corpus or of a sampler is outside its range.
+    /// An option of a corpus or sampler is outside its valid range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
         /// The name of the option that is out of range: `max_bytes`, `max_files` or `validation_fraction` of the
         /// corpus, `window` of a [`Sampler`](crate::Sampler), or `samples` of [`Epochs`](crate::Epochs).
         name: &'static str,
-        /// The value, as text, of the option of the corpus or of the sampler that is out of range.
+        /// The out-of-range value of the corpus option or sampler option, as a string.
         value: String,
-        /// The range of valid values, in words, for the option of the corpus or of the sampler that is out of range.
+        /// The valid range of the out-of-range option in words, such as "at least 1".
         allowed: &'static str,
     },
-    /// A file of the corpus has changed since the corpus was opened.
+    /// A file of the corpus has changed on disk since the corpus was opened. Restore the file, or open the corpus
+    /// again.
     #[error(
         "{} had {had} bytes when the corpus was opened, and {now}; put it back as it was, with its modification time, \
          or open the corpus again; train on a copy if it is still written to",
         shown::path(path)
     )]
     Changed {
-        /// The path of the corpus's file that changed.
+        /// The path of the corpus file that changed.
         path: PathBuf,
         /// The length in bytes that the changed file had when the corpus was opened.
         had: u64,
-        /// The kind of change of the file since the corpus was opened, such as a new length.
+        /// The kind of change to the file since the corpus was opened, such as a new length.
         now: Change,
     },
-    /// A file or folder of the corpus cannot be read.
+    /// The operating system cannot read a file or folder of the corpus. Make it readable, or move it out of the corpus.
     #[error("cannot read {}; make it readable, or move it out of the corpus", shown::path(path))]
     Io {
-        /// The path of the file or folder of the corpus that cannot be read.
+        /// The path of the corpus file or folder that cannot be read.
         path: PathBuf,
-        /// The error of the operating system when a file or folder of the corpus was read.
+        /// The operating system's error from reading a corpus file or folder.
         source: io::Error,
     },
 }
@@ -98,8 +99,8 @@ impl From<Unreadable> for CorpusError {
     }
 }
 
-/// Returns the words of an error message for the kind of file that was not found, such as "file with the extension rs
-/// or md". `extensions` lists the file extensions that the caller asked for.
+/// Describes the files that were looked for and not found, for an error message, such as "file with the extension rs or
+/// md". `extensions` lists the file extensions that the caller asked for; `None` means any file.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),

@@ -1,24 +1,24 @@
-//! Detects whether a file of a corpus has changed, from its metadata alone: [`Change`].
+//! Detects whether a text file has changed, from its metadata alone: [`Change`].
 //!
-//! Input: the metadata of a file at two times. Output: the kind of change, or none. The code here must not open or read
-//! a file.
+//! Input: a file's metadata at two times. Output: the kind of change, or none. The code here must not open or read a
+//! file.
 
 use std::fmt;
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// The kind of change of a text file while a corpus was open, or while the file was tokenised.
+/// The kind of change to a text file while a corpus was open, or while the file was tokenised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// A change of a text file: it has another length. The value is the new length in bytes.
+    /// The text file has a different length; the value is the new length in bytes.
     Length(u64),
-    /// A change of a text file: it was written to, but has its old length. Either its modification time differs, or it
-    /// was shorter for a moment while it was read.
+    /// The text file was written to, but its length is unchanged: its modification time differs, or a read found it
+    /// shorter for a moment.
     Written,
-    /// A change of a text file: something other than a regular file, such as a folder, has taken its place.
+    /// Something other than a regular file, such as a folder, has taken the text file's place.
     NoFile,
-    /// A change of a text file: it was deleted or moved away.
+    /// The text file was deleted or moved away.
     Gone,
 }
 
@@ -33,11 +33,11 @@ impl fmt::Display for Change {
     }
 }
 
-/// The length and modification time of a text file, which reveal a later change of the file.
+/// The length and modification time of a text file, recorded to detect a later change of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) length: u64,
-    /// The modification time of a text file; `None` if the file system keeps none.
+    /// The modification time of a text file; `None` if the file system does not record modification times.
     pub(crate) modified: Option<SystemTime>,
 }
 
@@ -46,7 +46,7 @@ impl Stamp {
         Self { length: metadata.len(), modified: metadata.modified().ok() }
     }
 
-    /// Compares the current `metadata` of a text file with its recorded length and modification time. Returns the kind
+    /// Compares the current `metadata` of a text file with the recorded length and modification time. Returns the kind
     /// of change, or `None` if the file has not changed.
     pub(crate) fn change(&self, metadata: &Metadata) -> Option<Change> {
         let now = Self::new(metadata);

@@ -1,7 +1,7 @@
-//! A range of bytes of a file, which stays on disk and is read on request.
+//! A byte range of a file, which stays on disk and is read on request.
 //!
-//! Input: a path, a range of bytes, and the metadata of the file when the corpus was opened. Output: bytes, or an error
-//! that names the change of the file. The code here must not keep a file open between two reads.
+//! Input: a path, a range of bytes, and the file's metadata from when the corpus was opened. Output: bytes, or an error
+//! that says how the file changed. The code here must not keep a file open between two reads.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,11 +13,11 @@ use stageline_checkpoint::open_at_once;
 use crate::error::CorpusError;
 use crate::file_change::{Change, Stamp};
 
-/// The largest number of bytes that are read from a file at once when a whole range is read, for example to count its
-/// bytes.
+/// Number of bytes per read when a whole file range is streamed, for example to compute its hash.
 pub(crate) const CHUNK: u64 = 1 << 18;
 
-/// A range of bytes of a corpus's file, with the metadata that reveals a change of the file.
+/// A byte range of a corpus file, with the file's recorded length and modification time, so that a later change is
+/// detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRange {
     pub(crate) path: PathBuf,
@@ -31,11 +31,11 @@ impl FileRange {
         self.bytes.end - self.bytes.start
     }
 
-    /// Fills `buffer` with bytes of the file range, from `skip` bytes after the start of the range on. The range must
-    /// have at least `skip + buffer.len()` bytes, which is not checked.
+    /// Fills `buffer` with bytes of the file range, starting at offset `skip` within the range. The range must have at
+    /// least `skip + buffer.len()` bytes, which is not checked.
     ///
-    /// The file is open during this call only. A corpus may have more files than a process may keep open. Also, an open
-    /// handle would not notice that the path now leads to another file.
+    /// The file is open only during this call, because a corpus may have more files than a process may keep open, and
+    /// because an open file handle would not notice that another file has replaced the one at the path.
     ///
     /// # Errors
     /// Returns [`CorpusError::Changed`] if the file has changed, or [`CorpusError::Io`] if the file cannot be read.
@@ -43,7 +43,7 @@ impl FileRange {
         let mut file = open_at_once(&self.path).map_err(|error| self.not_opened(error))?;
         self.check_unchanged(file.metadata())?;
         let read = file.seek(SeekFrom::Start(self.bytes.start + skip)).and_then(|_| file.read_exact(buffer));
-        // The check is repeated after the read, because the file may have changed meanwhile. Such a change also
+        // The check is repeated after the read, because the file may have changed during the read. Such a change also
         // explains a failed read.
         self.check_unchanged(file.metadata())?;
         read.map_err(|error| self.failed(error))

@@ -1,10 +1,11 @@
-//! Keys of random streams for sampling: one seed gives unrelated random numbers for each purpose.
+//! Derives the keys of random number streams for sampling, so that one seed gives independent random numbers for each
+//! purpose.
 //!
 //! Input: a seed and the name of a purpose. Output: the key of a random stream. The key must not depend on anything
-//! else, because a resumed run draws the same random numbers.
+//! else, because a resumed run must draw the same random numbers.
 
-/// Returns the ChaCha key of a random stream: the seed as 8 little-endian bytes, then `tag`, then zeros. The tag names
-/// the purpose of the stream, such as `stageline sampler`.
+/// Returns the ChaCha key of a random number stream: the seed as 8 little-endian bytes, then `tag`, then zeros. `tag`
+/// names the stream's purpose, such as `stageline sampler`.
 ///
 /// Each purpose has its own tag, in all crates, so streams of different purposes differ even for equal seeds and stream
 /// numbers. A change of a tag, or of this layout, changes the random numbers that a resumed run draws.

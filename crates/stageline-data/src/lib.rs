@@ -1,13 +1,14 @@
-//! Text files as training windows of bytes or tokens for a language model, in an order that a seed fixes.
+//! Samples training windows of bytes or tokens for a language model from text files, in an order that a seed
+//! determines.
 //!
-//! A [`Corpus`] stays on disk: opening it reads its bytes once, for a fingerprint, and keeps none. Later, bytes are
-//! read when a window asks for them. If a file changes while the corpus is open, the next read of it is an error that
-//! names the change. A window therefore never contains text that was written later. A part of the corpus is held out
-//! for validation.
+//! A [`Corpus`] (the text files of a training run) stays on disk. Opening it reads all of its bytes once, to compute a
+//! fingerprint, and keeps none in memory. Later, the bytes of a window are read on request. If a file changes while the
+//! corpus is open, the next read of that file returns an error that says how it changed. A window therefore never
+//! contains text that was written later. A part of the corpus is held out for validation.
 //!
-//! A [`Sampler`] computes where the windows of a training step start, from a seed and the step alone. A run therefore
-//! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus, a hash, tells
-//! whether it resumes with the same text.
+//! A [`Sampler`] computes the start offsets of a training step's windows from a seed and the step number alone. A run
+//! therefore resumes at any step without saved sampler state. The corpus's [fingerprint](Corpus::fingerprint), a hash,
+//! shows whether the resumed run trains on the same text.
 //!
 //! ```
 //! use std::path::Path;
@@ -31,11 +32,11 @@
 //! # Tokens
 //!
 //! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
-//! [`TokenFile`]; later calls find the same file. A line of a JSON-lines file is a text, a prompt with its completion,
-//! or a conversation; [`TokenFile::is_target`] tells which tokens are trained on. The trait [`Encode`] is the interface
-//! of an encoding. [`Bytes`] implements it without a tokenizer. With the feature `tokenizers`, `Tokenizer` implements
-//! it for the `tokenizer.json` of a published model. A [`Sampler`] chooses windows of tokens as it chooses windows of
-//! bytes.
+//! [`TokenFile`]. Later calls with the same arguments open the same token file. A line of a JSON-lines file contains a
+//! text, a prompt with its completion, or a conversation. [`TokenFile::is_target`] tells which tokens are targets in
+//! the loss, and which are masked out. The trait [`Encode`] is the interface of an encoding. [`Bytes`] is a byte-level
+//! encoding and needs no tokenizer. With the feature `tokenizers`, `Tokenizer` implements [`Encode`] for the
+//! `tokenizer.json` of a published model. A [`Sampler`] chooses windows of tokens in the same way as windows of bytes.
 //!
 //! ```
 //! use std::path::Path;
@@ -62,16 +63,16 @@
 //!
 //! A module imports only from the modules that are listed before it.
 //!
-//! - `shown`: paths and other text, made safe to print in error messages. `hex`: hashes as text.
+//! - `shown`: paths and other strings, made safe to print in error messages. `hex`: hashes as hexadecimal strings.
 //! - `walk`: finds the files of a folder and its subfolders.
-//! - `file_change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
-//! - `file_range`: a range of bytes of a file, read on request.
-//! - `text`: [`Text`], file ranges as one stream of bytes.
-//! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.
-//! - `key`: the key of a random stream, computed from a seed and a purpose.
+//! - `file_change`: [`Change`], the kind of change to a file while the corpus was open. `error`: [`CorpusError`].
+//! - `file_range`: a byte range of a file, read on request.
+//! - `text`: [`Text`], file ranges joined to one stream of bytes.
+//! - `corpus`: [`Corpus`] and [`CorpusOptions`]: splits the files at a path into a training text and a validation text.
+//! - `key`: the key of a random number stream, computed from a seed and a purpose.
 //! - `sampler`: [`Sampler`], which chooses the windows of a training step. The sampler knows only the length of a text.
-//! - `epochs`: [`Epochs`], which chooses the samples of a training step so that each comes once an epoch.
-//! - `tokens`: [`prepare`], [`TokenFile`] and the encodings: a path becomes a file of tokens.
+//! - `epochs`: [`Epochs`], which chooses the samples of a training step so that each sample occurs once per epoch.
+//! - `tokens`: [`prepare`], [`TokenFile`] and the encodings: tokenises the files at a path into a file of tokens.
 
 mod corpus;
 mod epochs;

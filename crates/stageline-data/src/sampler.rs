@@ -1,7 +1,7 @@
-//! Chooses the training windows of a step from a seed and the step: [`Sampler`].
+//! Chooses the training windows of a step from a seed and the step number: [`Sampler`].
 //!
-//! Input: the lengths of a text and of a window, a seed, and a step. Output: the offsets of windows. The sampler must
-//! not read the text, or keep state from one step to the next.
+//! Input: the lengths of a text and of a window, a seed, and a step. Output: the start offsets of windows. The sampler
+//! must not read the text, or keep state from one step to the next.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -9,11 +9,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::error::CorpusError;
 use crate::key::key;
 
-/// Chooses the windows of a text that each training step trains on, as a pure function of a seed and the step. A window
-/// is one training example: a range of the text with a fixed length.
+/// Chooses the windows of a text that each training step trains on, as a pure function of a seed and the step number. A
+/// window is one training sample: a range of the text with a fixed length.
 ///
-/// The sampler has no state that changes. The windows of steps may be computed in any order and in any process. A
-/// resumed run therefore trains on the windows that an uninterrupted run would have seen.
+/// The sampler has no mutable state, so the windows of different steps can be computed in any order and in any process.
+/// A resumed run therefore trains on the windows that an uninterrupted run would have seen.
 ///
 /// A model that predicts the next byte from a context of C bytes trains on windows of C + 1 bytes. The input is all
 /// bytes of a window but the last, and the target all but the first.
@@ -26,7 +26,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Creates a sampler that chooses windows of `window` bytes in a text of `text_len` bytes. For a token file, both
-    /// lengths are in tokens. Samplers with the same lengths and the same `seed` choose the same windows.
+    /// lengths are in tokens. Samplers with equal lengths and an equal `seed` choose the same windows.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if `window` is 0.
@@ -42,11 +42,11 @@ impl Sampler {
         Ok(Self { text_len, window, seed })
     }
 
-    /// Returns the offsets in the text of the `count` windows of training step `step`. They are in bytes, or in tokens
-    /// for a token file.
+    /// Returns the start offsets, in the text, of the `count` windows of training step `step`. They are in bytes, or in
+    /// tokens for a token file.
     ///
-    /// The offsets are uniform over `0..=text_len - window`, and drawn with replacement. A larger `count` only adds
-    /// windows at the end: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
+    /// The offsets are uniformly distributed over `0..=text_len - window`, and drawn with replacement. A larger `count`
+    /// only appends windows: `offsets(step, 8)[..4]` is `offsets(step, 4)`.
     pub fn offsets(&self, step: u64, count: usize) -> Vec<u64> {
         let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline sampler"));
         rng.set_stream(step);
@@ -54,21 +54,21 @@ impl Sampler {
         (0..count).map(|_| scale(rng.next_u64(), starts)).collect()
     }
 
-    /// Returns the offsets in the text of `count` windows that are spread evenly over the text, in ascending order and
+    /// Returns the start offsets of `count` windows that are spread evenly over the text, in ascending order and
     /// without overlap. They are in bytes, or in tokens for a token file.
     ///
-    /// If the text has no room for `count` windows, the method returns as many as fit, `text_len / window` rounded
-    /// down. The windows are the same for every seed, so that validation losses can be compared.
+    /// If the text has no room for `count` windows, fewer are returned: `text_len / window`, rounded down. The windows
+    /// are the same for every seed, so that validation losses can be compared.
     pub fn evenly(&self, count: usize) -> Vec<u64> {
         let count = (count as u64).min(self.text_len / self.window as u64);
-        // Neighbours are text_len / count apart, rounded up or down, which is at least a window.
+        // Adjacent offsets differ by text_len / count, rounded up or down, which is at least the length of a window.
         let start = |i| u128::from(i) * u128::from(self.text_len) / u128::from(count);
         (0..count).map(|i| start(i) as u64).collect()
     }
 }
 
-/// Maps 64 uniform random bits to an almost uniform number in `0..n`: the upper half of the product `bits * n`. The
-/// bias (the deviation from uniform probabilities) is less than `n` in 2^64.
+/// Maps 64 uniform random bits to an almost uniform integer in `0..n`: the upper 64 bits of the 128-bit product
+/// `bits * n`. The bias (the deviation from uniform probabilities) is below `n / 2^64`.
 pub(crate) fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }

@@ -1,22 +1,22 @@
-//! Formats paths and other text of unknown origin for error messages: invisible characters are escaped, and the length
-//! is bounded.
+//! Formats paths and other untrusted strings for error messages: escapes invisible characters and limits the length.
 
 use std::path::Path;
 
 use stageline_checkpoint::Printable;
 
-/// The largest number of bytes of a path in an error message.
+/// Length limit, in bytes, for a path in an error message; a longer path is truncated.
 const MOST_OF_PATH: usize = 600;
 
-/// The largest number of bytes of a text in an error message, such as the message of another library.
+/// Length limit, in bytes, for other strings in an error message, such as another library's message; longer ones are
+/// truncated.
 const MOST: usize = 200;
 
-/// Returns a path for an error message, with invisible characters escaped, and cut to 600 bytes.
+/// Formats a path for an error message: escapes invisible characters, and truncates the path to 600 bytes.
 pub(crate) fn path(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_PATH)
 }
 
-/// Returns a text for an error message, with invisible characters escaped, and cut to 200 bytes.
+/// Formats a string for an error message: escapes invisible characters, and truncates the string to 200 bytes.
 pub(crate) fn text(text: &str) -> Printable<'_> {
     Printable::new(text).at_most(MOST)
 }

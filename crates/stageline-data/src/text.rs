@@ -1,4 +1,4 @@
-//! The text of a corpus: file ranges as one stream of bytes, with its byte counts and entropy.
+//! A text of a corpus: file ranges joined to one stream of bytes, with its byte counts and entropy.
 //!
 //! Input: file ranges in order. Output: bytes from any offset, and counts over the whole text. The code here must not
 //! choose files, or keep bytes in memory after a read.
@@ -8,20 +8,20 @@ use std::fmt;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// A text of a corpus, for training or for validation: the bytes of its files, joined without separators.
+/// A training or validation text of a corpus: the bytes of its files, joined without separators.
 ///
 /// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open. Each read opens the files that
 /// it touches, and checks that their lengths and modification times have not changed since the corpus was opened.
-/// Threads may read at the same time; reading takes no lock.
+/// Several threads may read concurrently, without a lock.
 pub struct Text {
     ranges: Vec<FileRange>,
-    /// The offset in bytes of the first byte of each file range in the joined text of a corpus.
+    /// Start offset, in bytes, of each file range in a corpus's joined text; used to find the files of a read.
     starts: Vec<u64>,
     len: u64,
 }
 
 impl Text {
-    /// Creates one text from parts of files (file ranges), joined in the order of `ranges`.
+    /// Creates a text from file ranges (parts of files), joined in the order of `ranges`.
     pub(crate) fn new(ranges: Vec<FileRange>) -> Self {
         let mut len = 0;
         let start = |range: &FileRange| {
@@ -33,26 +33,26 @@ impl Text {
         Self { ranges, starts, len }
     }
 
-    /// Returns the length in bytes of a corpus's text for training or validation.
+    /// Returns the length in bytes of a corpus's training or validation text.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether a corpus's text for training or validation is empty.
+    /// Whether a corpus's training or validation text is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number of files that a corpus's text for training or validation consists of.
+    /// Returns the number of files that make up a corpus's training or validation text.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Fills `buffer` with the bytes of the text from `offset` on. A read may span several files.
+    /// Fills `buffer` with the bytes of the text that start at `offset`. A read may span several files.
     ///
     /// # Errors
     /// - [`CorpusError::Changed`] if a file of this read has changed; [`Corpus::open`](crate::Corpus::open) lists the
-    ///   changes that are detected. Do not use the contents of `buffer` then.
+    ///   changes that are detected. The contents of `buffer` are then unspecified.
     /// - [`CorpusError::Io`] if a file of this read cannot be read.
     ///
     /// # Panics
@@ -78,7 +78,7 @@ impl Text {
         Ok(())
     }
 
-    /// Counts how often each byte value occurs in the text; the index of a count is the byte value. Reads the whole
+    /// Returns the number of occurrences of each byte value in the text, indexed by the byte value. Reads the whole
     /// text.
     ///
     /// # Errors
@@ -91,18 +91,18 @@ impl Text {
         Ok(counts)
     }
 
-    /// Returns the entropy of [`Text::byte_counts`] in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
+    /// Returns the unigram entropy of the text in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
     /// text.
     ///
-    /// The entropy is -sum(p log2 p) over the relative frequencies p of the byte values: the loss, in bits, of the best
-    /// model that ignores context. A model with a lower loss has learned from context.
+    /// The entropy is -sum(p log2 p) over the relative frequencies p of the byte values ([`Text::byte_counts`]). It is
+    /// the loss, in bits, of the best model that ignores context. A model with a lower loss has learned from context.
     ///
     /// # Errors
     /// Returns the same errors as [`Text::read`].
     pub fn unigram_entropy(&self) -> Result<f64, CorpusError> {
         let counts = self.byte_counts()?;
         let shares = counts.iter().filter(|&&count| count > 0).map(|&count| count as f64 / self.len as f64);
-        // Starts at +0.0, because an empty `sum` of floats is -0.0.
+        // The fold starts at +0.0, because an empty `sum` of floats is -0.0.
         Ok(shares.fold(0.0, |bits, p| bits - p * p.log2()))
     }
 }

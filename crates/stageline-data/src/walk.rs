@@ -1,4 +1,4 @@
-//! Finds the files of a folder and its subfolders for a corpus or a tokenisation.
+//! Finds the files of a folder and its subfolders, for a corpus or for tokenisation.
 //!
 //! Input: a folder and file extensions. Output: the paths of files, in no particular order. The code here must not
 //! follow symbolic links to folders or read the contents of files.
@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error in listing the files of a folder. `path` is the file or folder that cannot be read, and `source` is the
-/// error of the operating system.
+/// The error of listing the files of a folder. `path` is the file or folder that cannot be read, and `source` is the
+/// operating system's error.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -28,12 +28,16 @@ const CACHE_TAG: &str = "CACHEDIR.TAG";
 /// Returns the regular files in the folder `root` and its subfolders, in no particular order. Only files with one of
 /// `extensions` are returned; `None` means all files.
 ///
-/// Skipped are hidden entries, such as `.git`; caches and build outputs, which are folders with a `CACHEDIR.TAG`; and
-/// symbolic links to folders, which may form a cycle. A symbolic link to a file counts as the file. `root` itself is
-/// always read.
+/// The following entries are skipped:
+///
+/// - hidden entries, such as `.git`;
+/// - caches and build outputs, which are folders with a `CACHEDIR.TAG`;
+/// - symbolic links to folders, which may form a cycle.
+///
+/// A symbolic link to a file counts as the file. `root` itself is always read.
 ///
 /// # Errors
-/// Returns the first file or folder that cannot be read, with the error of the operating system.
+/// Returns the first file or folder that cannot be read, with the operating system's error.
 pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, Unreadable> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -63,7 +67,7 @@ fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
     extensions.iter().any(|listed| extension == listed.strip_prefix('.').unwrap_or(listed))
 }
 
-/// Returns `path` relative to `root`, with `/` between its parts on every system.
+/// Returns `path` relative to `root`, with `/` between its components on every system.
 ///
 /// Bytes that are not Unicode are replaced by U+FFFD. This does no harm, because the name is only hashed and sorted.
 pub(crate) fn relative_name(root: &Path, path: &Path) -> String {

@@ -1,4 +1,5 @@
-//! Checks, before a long computation, that its results can be written: [`check_export`] and [`check_file`].
+//! Checks, before a training run or another long computation, that its results can be written: [`check_export`] and
+//! [`check_file`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,20 +13,19 @@ use crate::names::{ADAPTER, CONFIG, INDEX};
 use crate::other_files::{self, is_same};
 use crate::refusal::Refusal;
 
-/// Checks, before training starts, that the trained model can be exported to the folder `to`. The export writes weights
-/// with the given `layout` ([`Layout::write`]), and copies the other files of the model folder `from`, such as the
-/// tokenizer ([`copy_companions`](crate::copy_companions)).
+/// Checks, before training starts, that the trained model can be exported from the model folder `from` to the folder
+/// `to`. The export writes weights with the given `layout` ([`Layout::write`]), and copies the other files of `from`,
+/// such as the tokenizer ([`copy_companions`](crate::copy_companions)).
 ///
-/// The check creates a file in `to`, and `to` itself if necessary, and removes again what it created. Nothing else
-/// changes.
+/// The check creates a file in `to`, and `to` itself if necessary, and removes again what it created. Nothing else is
+/// changed.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is not a folder. This error is also
-///   returned if `to` contains weights that some programs would load instead of the new ones, or a companion that
-///   `from` lacks. Another reason is a subfolder of `to` with the name of a file to write.
-/// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
-///   weights, such as `tokenizer.json`) cannot be read.
-/// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
+///   returned if `to` contains weights that some programs would load instead of the new ones, a companion (a file
+///   beside the weights, such as `tokenizer.json`) that `from` lacks, or a subfolder with the name of a file to write.
+/// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion cannot be read.
+/// - [`FolderError::Write`] if the operating system cannot create the folder or a file in it.
 pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
     let companions = other_files::present(from)?;
@@ -38,25 +38,25 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
     check(layout, &companions, to)
 }
 
-/// Checks, before a training, that weights with the given `layout` can be written to the folder `to`
+/// Checks, before training starts, that weights with the given `layout` can be written to the folder `to`
 /// ([`Layout::write`]), without files beside them. Creates and removes files as [`check_export`] does.
 ///
 /// # Errors
-/// Returns [`FolderError::Refused`] and [`FolderError::Write`] as [`check_export`] does.
+/// Returns [`FolderError::Refused`] and [`FolderError::Write`] in the same cases as [`check_export`].
 pub fn check_weights(layout: &Layout, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let _trial = Trial::create(to.as_ref())?;
     check(layout, &[], to.as_ref())
 }
 
-/// Checks that weights files with the given `layout` and the files `companions` can be written to an existing folder.
-/// Creates a file in the folder and removes it again.
+/// Checks that weights files with the given `layout` and the files `companions` can be written to the existing folder
+/// `to`. Creates a file in the folder and removes it again.
 ///
 /// # Errors
 /// Returns an error in each of these cases:
 /// - The folder is the one that the layout was read from.
 /// - The folder has weights that some programs would load instead of the new ones.
 /// - The folder has a subfolder with the name of a file to write.
-/// - The operating system refuses to create a file.
+/// - The operating system cannot create a file.
 fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), FolderError> {
     layout.check_target(to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());
@@ -69,8 +69,8 @@ fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), Folder
 }
 
 /// Checks, before a long computation, that its result can be written to the file at `path`. The file may be new, or an
-/// existing regular file to overwrite. `model` is the open folder that the computation reads its model from, if any.
-/// The files of this folder must not be overwritten.
+/// existing regular file to overwrite. `model` is the open model folder that the computation reads, if any. The files
+/// of this folder must not be overwritten.
 ///
 /// A new file is created and removed again. The contents of an existing file do not change, but a temporary file is
 /// created beside it and removed again.
@@ -79,7 +79,7 @@ fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), Folder
 /// - [`FolderError::Refused`] if the folder of the file does not exist, or something other than a regular file is at
 ///   the path. This error is also returned if the file is one of the model's files.
 /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
-/// - [`FolderError::Write`] if the operating system refuses to write the file.
+/// - [`FolderError::Write`] if the operating system cannot write the file.
 /// - [`FolderError::Read`] or [`FolderError::Malformed`] if the chat templates of the model cannot be listed.
 pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result<(), FolderError> {
     let path = path.as_ref();
@@ -109,7 +109,8 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
     }
 }
 
-/// Whether the file at `path` is one of the files that an open model is read from.
+/// Whether the file at `path` is one of the files in the folder of the open `model`: a weights file, the index, or a
+/// companion (a file beside the weights, such as `tokenizer.json`).
 fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
     let companions = other_files::present(model.path())?;
     let weights = model.files().iter().map(|file| file.name.as_str());
@@ -117,15 +118,14 @@ fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
     Ok(names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false)))
 }
 
-/// The folders that [`check_export`] has created to find out whether a model can be exported. They are removed when
-/// this value is dropped.
+/// The target folder, created to check that it can be, and removed again on drop. `created` lists the folders that did
+/// not exist before: the folder and its missing parents.
 struct Trial {
     created: Vec<PathBuf>,
 }
 
 impl Trial {
-    /// Creates the folder at `path` and all missing folders above it. Remembers the new folders, so that dropping the
-    /// value removes them.
+    /// Creates the folder at `path` and its missing parents, which are removed again when this value is dropped.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();
@@ -141,7 +141,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Fails if another program has put something into the folder, which then stays.
+        // Removal fails if another program has put something into the folder, which then stays.
         self.created.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }

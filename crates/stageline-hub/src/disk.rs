@@ -1,5 +1,4 @@
-//! Opens files that are not trusted, and replaces files so that readers see either the old file or the complete new
-//! one.
+//! Opens untrusted files, and replaces files so that readers see either the old file or the complete new one.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -14,14 +13,15 @@ use stageline_checkpoint::open_at_once;
 use crate::error::FolderError;
 use crate::refusal::Refusal;
 
-/// The largest length of a JSON file in bytes. The limit keeps a wrong file from filling the memory.
+/// Maximum length of a JSON file in bytes; a longer file is an error. The limit keeps a wrong file from filling the
+/// host memory.
 const MOST_JSON: u64 = 64 << 20;
 
-/// Opens a regular file, or a link to one. If nothing is there, the error message gives the `reason` why the folder
-/// must have the file.
+/// Opens the regular file at `path`, and follows symbolic links. If the file is missing, the error quotes `reason`,
+/// which says why the folder must have it.
 ///
-/// Links are followed, because the cache of the Hugging Face hub has links in place of files. The check is made on the
-/// opened file, because the file at the path may be replaced between a check and the opening.
+/// Links are followed, because the cache of the Hugging Face hub has links in place of files. The file type is checked
+/// on the opened file, and not before, because another file could take its place in between.
 pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => FolderError::MissingFile { path: path.to_path_buf(), reason },
@@ -36,18 +36,18 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
     if file.metadata().map_err(FolderError::read(path))?.is_file() { Ok(file) } else { Err(not_a_file()) }
 }
 
-/// Reads the regular file at `path` and returns its bytes; a link at `path` is followed. The file may have at most
-/// `most` bytes.
+/// Reads the regular file at `path` and returns its bytes. A symbolic link at `path` is followed. A file of more than
+/// `most` bytes is an error.
 ///
-/// A pipe is an error, because reading it would wait for its other end. A device is an error, because reading it might
-/// never end.
+/// A pipe is an error, because reading it would wait for another process. A device is an error, because reading it
+/// might never end.
 ///
 /// # Errors
 /// - [`FolderError::FileNotFound`] if nothing is at the path.
 /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`FolderError::NotAFile`] if a folder, a device, a pipe or a socket is there.
 /// - [`FolderError::TooLong`] if the file has more than `most` bytes.
-/// - [`FolderError::Read`] if the operating system refuses to read the file.
+/// - [`FolderError::Read`] if the operating system cannot read the file.
 pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderError> {
     let path = path.as_ref();
     let file = open(path, "the caller names it").map_err(|error| match error {
@@ -60,8 +60,8 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
     read_at_most(file, path, most)
 }
 
-/// Reads the rest of an open file. Returns an error if it has more than `most` bytes. At most one byte more than `most`
-/// is read. `path` names the file in errors.
+/// Reads the rest of an open file into host memory. More than `most` bytes are an error, and at most one byte more is
+/// read. `path` names the file in errors.
 fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
     (&file).take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
@@ -72,8 +72,8 @@ fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderErr
     Err(FolderError::TooLong { path: path.to_path_buf(), found, most })
 }
 
-/// Reads a JSON file of at most 64 MiB, whose contents must be an object. If the file is missing, the error message
-/// gives the `reason` why the folder must have it.
+/// Reads a JSON file that contains an object. More than 64 MiB are an error. If the file is missing, the error quotes
+/// `reason`, which says why the folder must have it.
 pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String, Value>, FolderError> {
     let bytes = read_at_most(open(path, reason)?, path, MOST_JSON)?;
     match serde_json::from_slice(&bytes) {
@@ -83,20 +83,21 @@ pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String,
     }
 }
 
-/// Whether `folder` has an entry with the name `name`; a broken link counts too. Also true if the operating system
-/// refuses to tell. Opening the file later then reports the error.
+/// Whether `folder` has an entry with the name `name`, even a broken link. Also true if the operating system cannot
+/// tell, so that a later attempt to open the file reports the error.
 pub(crate) fn has(folder: &Path, name: &str) -> bool {
     !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Syncs a folder to disk, so that new and renamed files in it keep their names after a crash. Does nothing outside
-/// Unix, because a folder cannot be opened there.
+/// Syncs a folder to disk, so that new and renamed files in it keep their names after a crash. Does nothing on systems
+/// other than Unix, because a folder cannot be opened there.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     let synced = if cfg!(unix) { File::open(path).and_then(|folder| folder.sync_all()) } else { Ok(()) };
     synced.map_err(FolderError::write("sync", path))
 }
 
-/// Creates the folder `folder` and its missing parents, and makes their names durable. Does nothing if it exists.
+/// Creates the folder `folder` and its missing parents, and syncs their names to disk. Does nothing if the folder
+/// exists.
 pub(crate) fn create_folder(folder: &Path) -> Result<(), FolderError> {
     let missing: Vec<_> =
         folder.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
@@ -104,19 +105,19 @@ pub(crate) fn create_folder(folder: &Path) -> Result<(), FolderError> {
     missing.into_iter().filter_map(Path::parent).map(or_here).try_for_each(sync_folder)
 }
 
-/// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an
-/// empty path, and the parent of a plain file name is one.
+/// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The parent of a plain file name is an
+/// empty path, which the operating system does not accept.
 pub(crate) fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
-/// Returns the path of the file that a new file at `path` replaces: where a symbolic link at `path` leads, or else
+/// Returns the path of the file that writing to `path` replaces: the target of a symbolic link at `path`, or else
 /// `path` itself.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if something other than a regular file is at the path, or if the path names no file.
 /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
-/// - [`FolderError::Read`] if the operating system refuses to follow the path.
+/// - [`FolderError::Read`] if the operating system cannot resolve the path.
 pub(crate) fn replaced(path: &Path) -> Result<PathBuf, FolderError> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(FolderError::refused(path, Refusal::NotAFile)),
@@ -127,15 +128,15 @@ pub(crate) fn replaced(path: &Path) -> Result<PathBuf, FolderError> {
     }
 }
 
-/// A new file of a model folder that has a temporary name until it is published. If it is never published, it is
-/// removed when this value is dropped.
+/// A new file of a model folder that has a temporary name until it is published, which means renamed to its final name.
+/// If it is never published, it is removed when this value is dropped.
 pub(crate) struct NewFile {
     temporary: PathBuf,
     path: PathBuf,
 }
 
 impl NewFile {
-    /// Creates an empty temporary file, which is to become the file at `path`, in the same folder. Returns it with the
+    /// Creates an empty temporary file that is to become the file at `path`, in the same folder. Returns it with the
     /// open file, which the caller writes and syncs.
     pub(crate) fn create(path: &Path) -> Result<(Self, File), FolderError> {
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -143,8 +144,8 @@ impl NewFile {
         Ok((Self { temporary, path: path.to_path_buf() }, file))
     }
 
-    /// Creates a temporary file in `folder`, which is to become the file `name`. The closure `fill` writes its
-    /// contents, and the file is synced to disk. If `fill` fails, the temporary file is removed and the error returned.
+    /// Creates a temporary file in `folder` that is to become the file `name`. The closure `fill` writes its contents,
+    /// and then the file is synced to disk. If `fill` fails, the temporary file is removed and the error is returned.
     pub(crate) fn write(
         folder: &Path,
         name: &str,
@@ -156,7 +157,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Renames the file from its temporary name to its final name. An existing file with the final name is replaced.
+    /// Renames the file from its temporary name to its final name, and replaces an existing file with that name.
     pub(crate) fn publish(self) -> Result<(), FolderError> {
         fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
     }
@@ -164,7 +165,7 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // Fails after a rename, because nothing has the temporary name any more.
+        // The removal fails after a successful rename, because the temporary name does not exist then.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -184,7 +185,7 @@ fn create_temporary(folder: &Path) -> Result<(PathBuf, File), FolderError> {
     }
 }
 
-/// Writes a value as JSON to a temporary file in `folder`. [`NewFile::publish`] renames this file to `name`.
+/// Writes a value as JSON to a temporary file in `folder`, which [`NewFile::publish`] renames to `name`.
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

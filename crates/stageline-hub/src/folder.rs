@@ -16,7 +16,7 @@ use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
 
-/// The number of elements that are read at once from each of two tensors, to compare the tensors.
+/// The number of elements that are read at a time from each of two tensors when their values are compared.
 const PART: usize = 1 << 20;
 
 /// A model folder that is open for reading. Its weights files are mapped into memory, and their headers have been
@@ -34,30 +34,30 @@ pub struct ModelFolder {
     tensors: BTreeMap<String, Tensor>,
 }
 
-/// The type and shape of a tensor of the model folder, and its place in the weights files.
+/// A tensor's dtype and shape, and where its bytes are in the weights files.
 struct Tensor {
     info: TensorInfo,
-    /// The index, from 0, of the tensor's weights file in the list of the model folder's weights files.
+    /// Zero-based index, in `ModelFolder::files`, of the tensor's weights file.
     file: usize,
-    /// The byte range of a tensor in its weights file, counted from the end of the file's header.
+    /// The tensor's byte range in its weights file, counted from the end of the file's header.
     offsets: Range<usize>,
 }
 
 impl ModelFolder {
     /// Opens a model folder: reads its JSON files, maps its weights files into memory and checks their headers. The
-    /// JSON files are the index and, if they are there, `config.json` and `generation_config.json`.
+    /// JSON files are the index and, if they exist, `config.json` and `generation_config.json`.
     ///
-    /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
-    /// folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor that a named file
-    /// has but the index does not list is part of the model too.
+    /// The weights are in `model.safetensors`, or else in the files that the index `model.safetensors.index.json`
+    /// names. If a folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor in a
+    /// named file that the index does not list is part of the model too.
     ///
     /// # Errors
     /// Returns an error that names the file and the reason in each of these cases:
-    /// - A file is missing, unreadable, malformed or cut short.
+    /// - A file is missing, unreadable, malformed or truncated.
     /// - The weights are pickled.
     /// - The folder has an adapter, such as LoRA.
     /// - The index names a file outside the folder, or a tensor that its file lacks.
-    /// - Two files have the same tensor.
+    /// - Two files contain a tensor with the same name.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;
@@ -95,9 +95,9 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens the folder of an adapter, as the library PEFT writes it: `adapter_config.json`, which
-    /// [`config`](Self::config) returns, and `adapter_model.safetensors`. The weights are mapped into memory, and only
-    /// their header is read.
+    /// Opens an adapter folder, as the library PEFT writes it: `adapter_config.json`, which [`config`](Self::config)
+    /// returns, and `adapter_model.safetensors`. The adapter's weights are mapped into memory, and only their header is
+    /// read.
     ///
     /// # Errors
     /// Returns an error if the path does not lead to a folder. If one of the two files is missing or cannot be read,
@@ -121,9 +121,9 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens the weights file `name` of the folder and adds its tensors to those of the model. Returns an error if
-    /// another weights file has a tensor of the same name. If the file is missing, the error message gives the `reason`
-    /// why the folder must have it.
+    /// Maps the weights file `name` into memory and adds its tensors to the model folder's. Returns an error if another
+    /// weights file has a tensor with the same name. If the file is missing, the error quotes `reason`, which says why
+    /// the folder must have it.
     fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
         let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
         for (tensor, info) in tensors {
@@ -146,7 +146,7 @@ impl ModelFolder {
         Ok(())
     }
 
-    /// Checks that each tensor in the model folder's index is in the weights file that the index names for it.
+    /// Checks that each tensor in the index is in the weights file that the index names for it.
     fn check(&self, index: &Index) -> Result<(), FolderError> {
         let is_there = |name: &str, file: &str| self.tensors.get(name).is_some_and(|tensor| tensor.info.file == file);
         match index.weight_map.iter().find(|(name, file)| !is_there(name, file)) {
@@ -155,7 +155,7 @@ impl ModelFolder {
         }
     }
 
-    /// Returns the path with which the model folder was opened.
+    /// Returns the model folder's path, as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -175,8 +175,7 @@ impl ModelFolder {
         self.generation_config.as_ref()
     }
 
-    /// Returns the tensors of the model folder in the order of their names. Each entry has the name, type, shape and
-    /// file of a tensor.
+    /// Returns the name, dtype, shape and weights file of each tensor in the model folder, ordered by name.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
@@ -186,11 +185,11 @@ impl ModelFolder {
         self.tensors.contains_key(name)
     }
 
-    /// Returns the tensor of the model folder that has the name `name`.
+    /// Returns the tensor with the name `name` from the model folder, without copying its bytes.
     ///
     /// # Errors
-    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. The error contains the most similar tensor
-    /// names, and the path of the index or of the only weights file.
+    /// Returns [`FolderError::MissingTensor`] if no weights file contains the tensor. The error contains the most
+    /// similar tensor names, and the path of the index or of the only weights file.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
         let Some((name, tensor)) = self.tensors.get_key_value(name) else {
             let similar = similar(name, self.tensors.keys().map(String::as_str));
@@ -202,20 +201,21 @@ impl ModelFolder {
         Ok(TensorView { name, dtype: *dtype, shape, bytes: file.bytes(&tensor.offsets), path: &file.path })
     }
 
-    /// Lets the operating system drop the memory pages of a tensor, once its values have been copied. The tensor stays
-    /// readable, because its pages are read from the file again when needed. An unknown name is ignored.
+    /// Lets the operating system drop a tensor's memory pages, to free host memory once the values have been copied.
+    /// The tensor stays readable, because its pages are read from the file again when needed. An unknown name is
+    /// ignored.
     pub fn release(&self, name: &str) {
         if let Some(tensor) = self.tensors.get(name) {
             self.files[tensor.file].release(&tensor.offsets);
         }
     }
 
-    /// Whether two tensors of the model folder have the same shape, and the same values when both are converted to f32.
-    /// As in PyTorch, NaN differs from NaN. Only a part of each tensor is in memory at a time.
+    /// Whether two tensors of the model folder have the same shape, and the same values after conversion to f32. As in
+    /// PyTorch, NaN differs from NaN. Only a part of each tensor is in memory at a time.
     ///
     /// # Errors
-    /// - [`FolderError::MissingTensor`] if no file has one of the tensors.
-    /// - [`FolderError::Dtype`] if a type is not F32, F16 or BF16.
+    /// - [`FolderError::MissingTensor`] if no weights file contains one of the tensors.
+    /// - [`FolderError::Dtype`] if a tensor's dtype is not F32, F16 or BF16.
     pub fn has_same_values(&self, name: &str, other: &str) -> Result<bool, FolderError> {
         let shape = self.tensor(name)?.shape;
         if shape != self.tensor(other)?.shape {
@@ -231,8 +231,8 @@ impl ModelFolder {
         Ok(true)
     }
 
-    /// Returns a range of a tensor's elements as f32. Lets the operating system drop the memory pages of these
-    /// elements.
+    /// Converts a range of a tensor's elements to f32, then lets the operating system drop their memory pages, so that
+    /// comparing large tensors needs little host memory.
     fn part(&self, name: &str, elements: Range<usize>) -> Result<Vec<f32>, FolderError> {
         let whole = self.tensor(name)?;
         let size = whole.dtype.bitsize() / 8;
@@ -245,11 +245,11 @@ impl ModelFolder {
         values
     }
 
-    /// Returns the tensor of the model folder that has the name `name`, after a check that it has the shape `shape`.
+    /// Returns the tensor with the name `name` from the model folder, after a check that its shape is `shape`.
     ///
     /// # Errors
-    /// - [`FolderError::MissingTensor`] if no file has the tensor.
-    /// - [`FolderError::Shape`] if the tensor has another shape.
+    /// - [`FolderError::MissingTensor`] if no weights file contains the tensor.
+    /// - [`FolderError::Shape`] if the tensor has a different shape.
     pub fn expect(&self, name: &str, shape: &[usize]) -> Result<TensorView<'_>, FolderError> {
         let tensor = self.tensor(name)?;
         if tensor.shape == shape {
@@ -259,8 +259,8 @@ impl ModelFolder {
         Err(FolderError::Shape { path, tensor: name.to_owned(), found, expected })
     }
 
-    /// Returns the name of the file from which the weights are read: `model.safetensors`, the index that lists the
-    /// weights files, or `adapter_model.safetensors` of an adapter.
+    /// Returns the name of the file that defines the weights: `model.safetensors`, the index that lists the weights
+    /// files, or `adapter_model.safetensors` of an adapter.
     pub fn weights_name(&self) -> &str {
         match self.files.as_slice() {
             [only] if self.index.is_none() => only.name.as_str(),
@@ -268,7 +268,7 @@ impl ModelFolder {
         }
     }
 
-    /// Returns the weights files of the model in alphabetical order of their names.
+    /// Returns the weights files of the model, sorted by name.
     pub(crate) fn files(&self) -> &[WeightsFile] {
         &self.files
     }
@@ -279,8 +279,8 @@ impl ModelFolder {
         self.index.as_ref()
     }
 
-    /// Returns the name, type and shape of each tensor in a weights file, in the order of their bytes in the file.
-    /// `file` is the index, from 0, of the weights file in `ModelFolder::files`.
+    /// Returns the name, dtype and shape of each tensor in a weights file, in the order of the tensors' bytes. `file`
+    /// is the zero-based index of the weights file in `ModelFolder::files`.
     pub(crate) fn tensors_of(&self, file: usize) -> Vec<(&str, &TensorInfo)> {
         let mut tensors: Vec<_> = self.tensors.iter().filter(|(_, tensor)| tensor.file == file).collect();
         tensors.sort_by_key(|(_, tensor)| (tensor.offsets.start, tensor.offsets.end));
@@ -310,8 +310,8 @@ fn require_folder(path: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Checks that a model folder without an index has `model.safetensors`. If not, the error says whether the folder has
-/// pickled weights or no weights at all.
+/// Checks that the model folder at `path`, if it has no index, contains `model.safetensors`. If not, the error says
+/// whether the folder has pickled weights or none at all.
 fn require_single(path: &Path) -> Result<(), FolderError> {
     if disk::has(path, SINGLE) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Makes the first bytes of a weights file to write: the length of the header, and the header as JSON.
+//! Creates the first bytes of a weights file to write: the header's length, and the header as JSON.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::weights::{LENGTH, MOST_HEADER};
 
 /// The header of a safetensors file to write, as JSON. It lists the tensors in the order of their bytes in the file.
 ///
-/// `Metadata` of the safetensors crate is no alternative, because it writes the `__metadata__` entries in a random
+/// `Metadata` of the safetensors crate cannot be used here, because it writes the `__metadata__` entries in random
 /// order.
 struct Header<'a>(&'a FileLayout);
 
@@ -23,7 +23,7 @@ impl Serialize for Header<'_> {
         map.serialize_entry("__metadata__", &self.0.metadata)?;
         let mut start = 0;
         for tensor in &self.0.tensors {
-            // This does not overflow: the layout was checked when it was made, or describes a mapped file.
+            // The sum does not overflow: the layout was checked when it was made, or it describes a mapped file.
             let end = start + byte_len(tensor.dtype, &tensor.shape).unwrap_or(0);
             let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone(), data_offsets: (start, end) };
             map.serialize_entry(&tensor.name, &info)?;
@@ -33,9 +33,8 @@ impl Serialize for Header<'_> {
     }
 }
 
-/// Returns the first part of a weights file, which comes before the tensors: the length of the header, and the header
-/// as JSON. The length of this part is a multiple of eight bytes, so that the tensors are aligned. `path` names the
-/// file in errors.
+/// Returns the bytes of a weights file before the tensors: the header's length, and the header as JSON. Their number is
+/// a multiple of eight, so that the tensors are aligned. `path` names the file in errors.
 pub(crate) fn bytes(file: &FileLayout, path: &Path) -> Result<Vec<u8>, FolderError> {
     let text = serde_json::to_vec(&Header(file));
     let mut text = text.map_err(|error| FolderError::refused(path, Refusal::Json { reason: error.to_string() }))?;

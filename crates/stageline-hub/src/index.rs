@@ -1,5 +1,5 @@
-//! The contents of a model folder's index, `model.safetensors.index.json`, which names the weights file of each tensor.
-//! Reads the index and checks the names in it.
+//! The index of a model folder, `model.safetensors.index.json`, which names the weights file of each tensor. Reads the
+//! index and checks the file names in it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,11 @@ use crate::names::is_weights_file;
 /// The contents of the index of a model folder, `model.safetensors.index.json`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// The entries of the index that concern the whole model, such as `total_size`, the number of bytes of all tensors.
+    /// The `metadata` object of the model folder's index: entries about the whole model, such as `total_size`, the
+    /// total number of bytes of all tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
-    /// A map from the name of each tensor of a model to the name of the weights file that has it.
+    /// A map from each tensor's name to the name of the weights file that contains the tensor.
     pub(crate) weight_map: BTreeMap<String, String>,
 }
 

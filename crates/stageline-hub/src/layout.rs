@@ -1,4 +1,4 @@
-//! The description of a model to write, without values: its weights files, and the names, types and shapes of the
+//! The description of a model to write, without values: its weights files, and the names, dtypes and shapes of the
 //! tensors in them ([`Layout`]).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,61 +14,61 @@ use crate::names::{ADAPTER_WEIGHTS, SINGLE};
 use crate::refusal::Refusal;
 use crate::tensor::byte_len;
 
-/// A description of a model's weights files: the names, types and shapes of their tensors, but no values.
+/// A description of a model's weights files: the names, dtypes and shapes of their tensors, but no values.
 ///
-/// [`ModelFolder::layout`] makes the layout of an existing model, so that a trained copy has the same files.
-/// [`Layout::single`] makes a layout with one file. [`Layout::write`] asks for the values and writes the files.
+/// [`ModelFolder::layout`] returns the layout of an existing model, so that a trained copy has the same files.
+/// [`Layout::single`] creates a layout with one file. [`Layout::write`] asks for the values and writes the files.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
     /// The `metadata` object of the index `model.safetensors.index.json`, which is written beside the weights files;
     /// `None` if no index is written.
     pub(crate) index: Option<Map<String, Value>>,
-    /// The canonical path of the model folder whose weights files this layout describes; `None` for a layout that was
-    /// not made from an existing model.
+    /// The canonical path of the model folder that this layout was read from; `None` for a layout that was not made
+    /// from an existing model.
     pub(crate) source: Option<PathBuf>,
 }
 
 /// A weights file of a [`Layout`]: its name, its tensors and the `__metadata__` entries of its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
-    /// The name of a weights file in its model folder.
+    /// The name of the weights file in its model folder.
     pub name: String,
-    /// The tensors of a weights file, in the order of their bytes in the file.
+    /// The tensors of the weights file, in the order of their bytes in the file.
     pub tensors: Vec<TensorLayout>,
-    /// The `__metadata__` entries of a weights file's header, which are texts. An example is `format: pt`, which the
-    /// Transformers library requires.
+    /// The `__metadata__` entries of the weights file's header, which are strings. An example is `format: pt`, which
+    /// the Transformers library requires.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A tensor of a [`Layout`]: its name, type and shape, without values.
+/// A tensor of a [`Layout`]: its name, dtype and shape, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorLayout {
     /// The name of a tensor in the weights file to write.
     pub name: String,
-    /// The type that a tensor's elements have in the weights file to write.
+    /// The dtype of the tensor in the weights file to write.
     pub dtype: Dtype,
     /// The length of each dimension of a tensor in the weights file to write.
     pub shape: Vec<usize>,
 }
 
 impl Layout {
-    /// Makes a layout with the one file `model.safetensors` and no index.
+    /// Creates a layout with the single file `model.safetensors` and no index.
     ///
-    /// The tensors are in the order of the safetensors crate: larger element types first, so that all tensors are
-    /// aligned, and then by name.
+    /// The tensors are in the order of the safetensors crate: larger dtypes first, so that all tensors are aligned, and
+    /// then by name.
     ///
     /// # Errors
     /// Returns [`FolderError::Refused`] if two tensors have the same name, a name is reserved, or a size is invalid.
-    /// The size of a tensor, and of all tensors, must be a whole number of bytes that does not overflow.
+    /// The size of each tensor, and of all tensors together, must be a whole number of bytes that does not overflow.
     pub fn single(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
         Self::of_file(SINGLE, tensors)
     }
 
-    /// Makes a layout with the one file `adapter_model.safetensors`, for the weights of an adapter.
+    /// Creates a layout with the single file `adapter_model.safetensors`, for the weights of an adapter.
     ///
     /// # Errors
-    /// Returns [`FolderError::Refused`] as [`single`](Self::single) does.
+    /// Returns [`FolderError::Refused`] in the same cases as [`single`](Self::single).
     pub fn adapter(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
         Self::of_file(ADAPTER_WEIGHTS, tensors)
     }
@@ -81,25 +81,23 @@ impl Layout {
         Ok(Self { files: vec![file], index: None, source: None })
     }
 
-    /// Whether this is the layout of an adapter, which belongs beside an `adapter_config.json`.
+    /// Whether this layout writes an adapter's weights (`adapter_model.safetensors`) and not a model's.
     pub(crate) fn is_adapter(&self) -> bool {
         self.files.iter().any(|file| file.name == ADAPTER_WEIGHTS)
     }
 
-    /// Returns the weights files that this layout describes, in the order in which they are written. Each has a name,
-    /// tensors, and the `__metadata__` entries of its header.
+    /// Returns this layout's weights files in writing order, each with its name, tensors and `__metadata__` entries.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
 
-    /// Returns the name, type and shape of each tensor in all weights files that this layout describes. The tensors are
-    /// in the order in which they are written.
+    /// Returns the name, dtype and shape of each tensor in this layout, over all weights files, in writing order.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Changes the element type of the tensor `name` in this layout (a description of the weights files to write), and
-    /// returns the layout. An unknown name is ignored.
+    /// Changes the dtype that the tensor `name` will have in its weights file. Returns the changed layout. An unknown
+    /// name is ignored.
     #[must_use]
     pub fn with_type(mut self, name: &str, dtype: Dtype) -> Self {
         let mut tensors = self.files.iter_mut().flat_map(|file| &mut file.tensors);
@@ -110,12 +108,12 @@ impl Layout {
         self
     }
 
-    /// Adds a tensor to the last weights file of this layout (a description of the weights files to write), and returns
-    /// the layout. If the layout has a tensor of this name, its type and shape change instead. The tensors of the file
-    /// are then in the order of [`single`](Self::single).
+    /// Adds a tensor to the last weights file to write, or replaces the dtype and shape of the tensor with the same
+    /// name, and returns the changed layout. The file's tensors are then sorted as by [`single`](Self::single): larger
+    /// dtypes first, then by name.
     ///
     /// # Errors
-    /// Returns [`FolderError::Refused`] as [`single`](Self::single) does.
+    /// Returns [`FolderError::Refused`] in the same cases as [`single`](Self::single).
     pub fn with(mut self, tensor: TensorLayout) -> Result<Self, FolderError> {
         let has = |file: &FileLayout| file.tensors.iter().any(|other| other.name == tensor.name);
         let file = self.files.iter().position(has).or(self.files.len().checked_sub(1));
@@ -130,8 +128,8 @@ impl Layout {
         Ok(self)
     }
 
-    /// Removes the tensors whose names `is_removed` selects from this layout (a description of the weights files to
-    /// write), and returns the layout. With an index, a file that then has no tensors is removed as well.
+    /// Leaves out the tensors for whose names `is_removed` returns true, and returns the changed layout. If the layout
+    /// has an index, files that are left without tensors are removed as well.
     #[must_use]
     pub fn without(mut self, is_removed: impl Fn(&str) -> bool) -> Self {
         if self.tensors().any(|tensor| is_removed(&tensor.name)) {
@@ -142,8 +140,8 @@ impl Layout {
         self
     }
 
-    /// Removes the number of bytes and the number of elements of all tensors from the metadata of the index, because
-    /// they are no longer right. [`write`](Self::write) adds the new number of bytes.
+    /// Removes `total_size` and `total_parameters` from the index's metadata after the layout has changed, because they
+    /// are wrong then. [`write`](Self::write) adds the new `total_size`.
     fn forget_total(&mut self) {
         if let Some(metadata) = &mut self.index {
             metadata.remove("total_size");
@@ -151,7 +149,7 @@ impl Layout {
         }
     }
 
-    /// Returns the total size of a model's tensors in its weights files, in bytes, without the headers of the files.
+    /// Returns the total size in bytes of all tensors of the model, without the headers of the weights files.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);
         self.tensors().map(bytes).fold(0, u64::saturating_add)
@@ -159,9 +157,8 @@ impl Layout {
 }
 
 impl ModelFolder {
-    /// Returns the layout of an open model: its files, and the names, types and shapes of their tensors. With this
-    /// layout, [`Layout::write`] writes a copy of the model that has the same files, tensors and metadata, but other
-    /// values.
+    /// Returns the layout of an open model: its files, and the names, dtypes and shapes of their tensors. With this
+    /// layout, [`Layout::write`] writes a copy of the model with new values, but the same files, tensors and metadata.
     ///
     /// # Errors
     /// Returns [`FolderError::Read`] if the folder has been removed since it was opened.
@@ -191,14 +188,14 @@ fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, Strin
     metadata
 }
 
-/// Sorts the tensors of one weights file into the order of the safetensors crate. Larger element types are first, so
-/// that all tensors are aligned. Tensors of the same type are sorted by name.
+/// Sorts the tensors of one weights file into the order of the safetensors crate: larger dtypes first, so that all
+/// tensors are aligned. Tensors with the same dtype are sorted by name.
 fn sort(tensors: &mut [TensorLayout]) {
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// Checks the tensors of one weights file. Their names must differ and must not be reserved. Their sizes must be whole
-/// numbers of bytes, and the sum of the sizes must not overflow.
+/// Checks the tensors of one weights file. Their names must be unique and not reserved. Their sizes must be whole
+/// numbers of bytes whose sum does not overflow.
 fn check(tensors: &[TensorLayout]) -> Result<(), Refusal> {
     let mut names = BTreeSet::new();
     let mut total = 0usize;

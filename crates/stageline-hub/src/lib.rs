@@ -1,8 +1,9 @@
 //! Reads and writes model folders of the Hugging Face hub: `config.json` and weights in safetensors.
 //!
-//! A [`ModelFolder`] maps the weights files into memory and checks all of them when it is opened. A [`Layout`] writes
-//! trained weights into files with the same names, tensor types and shapes, one tensor at a time. The crate knows no
-//! tensor framework: a tensor is a type, a shape and bytes.
+//! A [`ModelFolder`] maps the weights files of a model folder into memory and checks all of their headers when it is
+//! opened. A [`Layout`] describes the weights files to write, for example with the same file names, tensor names,
+//! dtypes and shapes as an existing model, and writes one tensor at a time. The crate knows no tensor framework: a
+//! tensor is a dtype, a shape and bytes.
 //!
 //! ```
 //! use serde_json::json;
@@ -41,49 +42,50 @@
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
-//! - A model folder with an adapter (`adapter_config.json`, for example of LoRA) is an error, because its weights are
-//!   not the weights of the whole model. [`ModelFolder::open_adapter`] reads the adapter alone.
+//! - A model folder with an adapter (`adapter_config.json`, for example of LoRA) is an error, because the adapter's
+//!   weights would have to be added to the model's. [`ModelFolder::open_adapter`] reads an adapter folder.
 //! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
-//!   Transformers library does. [`Layout::write`] refuses to make such a folder.
+//!   Transformers library does. [`Layout::write`] returns an error instead of creating such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. Their tensors are in the order of the
-//!   layout. A file that the safetensors crate wrote is therefore written with the same bytes if no value changed.
+//!   layout. A file that was written by the safetensors crate is therefore reproduced byte for byte if no value has
+//!   changed.
 //!
 //! # Guarantees
 //!
 //! - **Hostile input.** A malicious folder cannot make the reader panic, open a file outside the folder, or allocate
-//!   much more memory than there are bytes on disk. Links in the folder are followed, because the cache of the hub
-//!   consists of links.
-//! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
-//!   [`FolderError::MOST_BYTES`], whatever text the folder contains.
+//!   much more host memory than there are bytes on disk. Symbolic links in the folder are followed, because the cache
+//!   of the Hugging Face hub consists of links.
+//! - **Safe messages.** Whatever text the folder contains, no error message contains characters that a terminal
+//!   executes instead of showing, or is longer than [`FolderError::MOST_BYTES`].
 //! - **Exact values.** Reading F32, F16 and BF16 as f32 is exact. Writing F32 is exact, and writing F16 and BF16 rounds
 //!   to the nearest value, ties to even. A finite value that would become infinite is an error.
-//! - **Complete files.** A file gets its name when it is complete and synced, and the index comes last.
+//! - **Complete files.** A file gets its final name only when it is complete and synced to disk, and the index is
+//!   written last.
 //!
 //! # Limits
 //!
-//! - The weights files of an open folder must not be changed in place by other programs. A file that becomes shorter
-//!   ends the process with a bus error at the next access, because its pages are mapped. Replacing a file by renaming
-//!   is safe.
-//! - Only the headers are checked, not the values: the format has no checksums.
+//! - Other programs must not change the weights files of an open folder in place. If a mapped file is truncated, the
+//!   next access ends the process with a bus error. Replacing a file by renaming is safe.
+//! - Only the headers of weights files are checked, not the values: the safetensors format has no checksums.
 //! - A process that is killed while it writes leaves files named `.stageline-hub-*.tmp`, which may be deleted.
-//! - Writing takes no lock: two processes must not write into one folder at the same time.
+//! - Writing takes no lock, so two processes must not write into the same folder concurrently.
 //!
 //! # Modules
 //!
 //! A module imports only from the modules that are listed before it.
 //!
-//! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], which
-//!   says why a file is not written. `error`: [`FolderError`].
-//! - `disk`: opens untrusted files ([`read_file`]), and replaces files by complete ones.
-//! - `tensor`: [`TensorView`] and [`TensorInfo`]. `weights`: a mapped weights file. `index`: the index of the weights.
-//!   `similar`: suggestions for missing names.
+//! - `names`: the names of the files in a folder. `shown`: paths and shapes, made safe to print. `refusal`:
+//!   [`Refusal`], the reason why this crate does not write a file. `error`: [`FolderError`].
+//! - `disk`: opens untrusted files ([`read_file`]), and replaces files by complete new ones.
+//! - `tensor`: [`TensorView`] and [`TensorInfo`]. `weights`: a memory-mapped weights file. `index`: the index of the
+//!   weights files. `similar`: suggestions for missing tensor names.
 //! - `folder`: [`ModelFolder`], which reads.
 //! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
-//!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
-//!   in parts.
+//!   `header`: the header of a weights file. `write`: writes a layout. `tensor_file`: [`TensorFile`], which writes a
+//!   single tensor in parts.
 //! - `other_files`: [`copy_companions`], [`write_config`] and [`write_adapter_config`].
 //! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before training starts that its
-//!   result could not be written. They create missing folders for a trial, and remove them again.
+//!   result could not be written. They create missing folders as a trial, and remove them again.
 
 mod check;
 mod disk;

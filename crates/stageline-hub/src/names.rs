@@ -1,19 +1,20 @@
-//! The file names of a model folder, and the rule for the names of weights files.
+//! The file names of a model folder, and the rule for valid weights file names.
 
 pub(crate) const CONFIG: &str = "config.json";
-/// The name of the file in a model folder that says how to generate texts, for example after which tokens a text ends.
+/// The name of the file with the settings for text generation, such as the tokens that end a text.
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
-/// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
+/// The name of the index, which lists the weights file of each tensor in a model folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-/// The name of the only weights file in a folder without an index.
+/// The name of the only weights file in a model folder without an index.
 pub(crate) const SINGLE: &str = "model.safetensors";
-/// The ending of the names of weights files.
+/// The suffix of the names of weights files.
 pub(crate) const WEIGHTS_ENDING: &str = ".safetensors";
 /// The names of PyTorch's files with pickled weights, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-/// The name of the file in which PyTorch pickles the weights of an adapter.
+/// The name of PyTorch's file with an adapter's pickled weights, which this crate does not read.
 pub(crate) const PICKLED_ADAPTER: &str = "adapter_model.bin";
-/// The names of the files that describe a model and its tokenizer. A training does not change these files.
+/// The names of a model folder's companions: the files beside the weights that describe the model and its tokenizer.
+/// Training does not change these files, so an export copies them.
 pub(crate) const COMPANIONS: [&str; 15] = [
     CONFIG,
     GENERATION_CONFIG,
@@ -31,18 +32,18 @@ pub(crate) const COMPANIONS: [&str; 15] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
-/// The name of the folder in a model folder that contains further chat templates, as files that end with
+/// The name of the subfolder of a model folder that contains further chat templates, as files that end with
 /// [`TEMPLATE_ENDING`].
 pub(crate) const TEMPLATES: &str = "additional_chat_templates";
 pub(crate) const TEMPLATE_ENDING: &str = ".jinja";
-/// The name of the file in a model folder that describes an adapter, such as LoRA. An adapter changes the weights: the
-/// Transformers library applies it when it loads the model.
+/// The name of the file in a model folder that describes an adapter, such as LoRA. An adapter changes the model's
+/// weights: the Transformers library applies it when it loads the model.
 pub(crate) const ADAPTER: &str = "adapter_config.json";
-/// The name of the file with the weights of an adapter, beside [`ADAPTER`].
+/// The name of the file with an adapter's weights, beside [`ADAPTER`].
 pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Whether a weights file's name in an index is valid: a plain file name without folders that ends with `.safetensors`.
-/// Such a file lies in the model folder itself.
+/// Whether an index may use `name` as a weights file name: a plain file name without folders that ends with
+/// `.safetensors`, so that the file is in the model folder itself.
 pub(crate) fn is_weights_file(name: &str) -> bool {
     name.ends_with(WEIGHTS_ENDING) && !name.contains(['/', '\\', ':', '\0'])
 }

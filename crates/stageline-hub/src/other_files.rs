@@ -1,4 +1,4 @@
-//! Copies and writes the files that belong to a model besides its weights.
+//! Copies and writes the files of a model folder other than the weights.
 
 use std::fs;
 use std::io;
@@ -50,9 +50,9 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(companions)
 }
 
-/// Checks that the companions (files beside the weights, such as `tokenizer.json`) with the names `companions` may be
-/// copied to the folder `to`. Returns an error if the folder contains a companion of another model. Returns an error
-/// also if something other than a folder is in the place of the chat templates.
+/// Checks that the files `companions` (files beside the weights, such as `tokenizer.json`) may be copied to the folder
+/// `to`. Returns an error if `to` contains a companion that is not among them (except `config.json`), or if its
+/// `additional_chat_templates` is not a folder.
 pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), FolderError> {
     let templates = to.join(TEMPLATES);
     if has_templates(companions) && disk::has(to, TEMPLATES) && !templates.is_dir() {
@@ -62,13 +62,13 @@ pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), Folde
     other.map_or(Ok(()), |file| Err(FolderError::refused(to, Refusal::OtherCompanion { file })))
 }
 
-/// Whether one of the companions is a further chat template, a file in `additional_chat_templates`.
+/// Whether one of the companions is an additional chat template, a file in `additional_chat_templates`.
 fn has_templates(companions: &[String]) -> bool {
     companions.iter().any(|name| name.starts_with(TEMPLATES))
 }
 
-/// Whether two paths lead to the same file or folder, by symbolic links or, on Unix, by hard links. Returns an error if
-/// nothing exists at one of the paths.
+/// Whether two paths lead to the same file or folder, through symbolic links or, on Unix, hard links. Returns an error
+/// if nothing exists at one of the paths.
 pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
     Ok(real(a)? == real(b)? || is_one_inode(a, b)?)
@@ -91,18 +91,18 @@ fn is_one_inode(_: &Path, _: &Path) -> Result<bool, FolderError> {
 }
 
 /// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) in a model folder, with `/`
-/// between their parts. A broken link counts too.
+/// between their components. A broken link counts too.
 pub(crate) fn present(folder: &Path) -> Result<Vec<String>, FolderError> {
     let mut found: Vec<_> = COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).map(str::to_owned).collect();
     found.extend(templates(folder)?);
     Ok(found)
 }
 
-/// Returns the names of the further chat templates of a model folder, sorted. These are the files that the Transformers
+/// Returns the names of a model folder's additional chat templates, sorted. These are the files that the Transformers
 /// library reads.
 fn templates(folder: &Path) -> Result<Vec<String>, FolderError> {
     let path = folder.join(TEMPLATES);
-    // Something else than a folder is ignored by the Transformers library as well.
+    // The Transformers library also ignores anything other than a folder here.
     if !path.is_dir() {
         return Ok(Vec::new());
     }
@@ -120,32 +120,32 @@ fn templates(folder: &Path) -> Result<Vec<String>, FolderError> {
     Ok(found)
 }
 
-/// Opens the file `name` beside the weights of a model folder, such as `tokenizer.json`, for reading. Links are
-/// followed.
+/// Opens the companion `name` (a file beside the weights, such as `tokenizer.json`) in a model folder for reading.
+/// Links are followed.
 ///
 /// # Errors
-/// - [`FolderError::MissingFile`] if nothing is at the path, or a link leads to nothing.
+/// - [`FolderError::MissingFile`] if nothing is at the path, or a link there has no target.
 /// - [`FolderError::NotAFile`] if a folder, a device, a pipe or a socket is there.
-/// - [`FolderError::Read`] if the operating system refuses to open the file.
+/// - [`FolderError::Read`] if the operating system cannot open the file.
 pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
     disk::open(&folder.join(name), "a link in the folder leads to it")
 }
 
-/// Writes `config`, the description of a model as a JSON object, to the `config.json` of the model folder `folder`.
-/// Replaces an old file, and creates the folder if necessary.
+/// Writes `config`, a model's configuration as a JSON object, to the `config.json` of the model folder `folder`.
+/// Replaces an existing file, and creates the folder if necessary.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `config` is not a JSON object.
-/// - [`FolderError::Write`] if the operating system refuses to write.
+/// - [`FolderError::Write`] if the operating system cannot write.
 pub fn write_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
     write_object(folder.as_ref(), CONFIG, config)
 }
 
-/// Writes `config`, the description of an adapter as a JSON object, to the `adapter_config.json` of the folder
-/// `folder`. Replaces an old file, and creates the folder if necessary.
+/// Writes `config`, an adapter's configuration as a JSON object, to the `adapter_config.json` of the adapter folder
+/// `folder`. Replaces an existing file, and creates the folder if necessary.
 ///
 /// # Errors
-/// Returns an error as [`write_config`] does.
+/// Returns the same errors as [`write_config`].
 pub fn write_adapter_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
     write_object(folder.as_ref(), ADAPTER, config)
 }

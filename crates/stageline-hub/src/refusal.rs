@@ -1,4 +1,4 @@
-//! Why a file or folder of a model is not written: [`Refusal`].
+//! The reasons why this crate does not write a file or folder of a model: [`Refusal`].
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// Why this crate refuses to write a file or folder of a model, although the operating system would permit it.
+/// The reason why this crate does not write a file or folder of a model, although the operating system would permit it.
 ///
-/// `Display` and `Debug` give the same text. Control characters are escaped in it, as in the text of
+/// `Display` and `Debug` give the same text. Control characters in it are escaped, as in the text of a
 /// [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The model would be written into the folder that it is read from. The files of this folder may still be mapped
-    /// into memory.
+    /// The model would be written into the folder that it is read from, whose files may still be mapped into memory.
+    /// Give another folder.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The file to write is one of the files that the model is read from.
+    /// The file to write is one of the files that the model is read from. Give another file.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The target folder of the model already contains a weights file, an index or an adapter that is not replaced.
+    /// The target folder already contains a weights file, an index or an adapter that the new model does not replace.
     /// Some programs would load it instead of the new weights, or in addition to them.
     #[error(
         "the folder has `{}`, with which some readers would not get the new weights; remove it, or give another folder",
@@ -32,20 +32,20 @@ pub enum Refusal {
         /// load it instead of the new weights, or in addition to them.
         file: String,
     },
-    /// The target folder of the model already contains a companion (a file beside the weights, such as
-    /// `generation_config.json`) that the new model lacks. Programs would use it with the new weights.
+    /// The target folder already contains a companion (a file beside the weights, such as `generation_config.json`)
+    /// that the new model lacks. Programs would use it with the new weights.
     #[error(
         "the folder has `{}`, which the new model lacks, and programs would use it with the new weights; remove it, give \
          another folder, or copy it to the model's folder if it belongs to the model",
         Printable::new(file)
     )]
     OtherCompanion {
-        /// The name of a companion, such as `generation_config.json`, that the target folder already contains and the
+        /// The name of the companion, such as `generation_config.json`, that the target folder already contains and the
         /// new model lacks.
         file: String,
     },
-    /// The model cannot be written to the folder: something other than a folder is at its path, or at the path of a
-    /// folder above it.
+    /// The path of the folder to write the model to, or the path of one of its parents, is not a folder but something
+    /// else, such as a file.
     #[error("a file is there, and a folder is needed; give another path, or move the file")]
     NotAFolder,
     /// The target folder of the model contains a subfolder with the name of a file to write. A file cannot replace a
@@ -58,8 +58,8 @@ pub enum Refusal {
         /// The name of the file to write, which is already the name of a subfolder of the target folder.
         file: String,
     },
-    /// The path of the file to write leads to something else (a folder, a device, a pipe or a socket), or names no
-    /// file.
+    /// Something other than a regular file (a folder, a device, a pipe or a socket) is at the path of the file to
+    /// write, or the path has no file name.
     #[error("it is not a regular file; give the path of a file")]
     NotAFile,
     /// The folder that is to contain the file to write does not exist.
@@ -85,24 +85,25 @@ pub enum Refusal {
         shape(lengths)
     )]
     Size {
-        /// The name of the first tensor to write with an invalid size. Its own size, or the sum with the tensors before
-        /// it in its file, overflows or is not a whole number of bytes.
+        /// The name of the first tensor with an invalid size. Its own size, or the total with the tensors before it in
+        /// its file, overflows or is not a whole number of bytes.
         tensor: String,
-        /// The type of the elements of the tensor to write, whose size is invalid.
+        /// The dtype of the tensor whose size is invalid.
         dtype: Dtype,
-        /// The length of each dimension of the tensor to write, whose size is invalid.
+        /// The shape (the length of each dimension) of the tensor whose size is invalid.
         lengths: Vec<usize>,
     },
-    /// The header of the weights file to write would be longer than the safetensors format allows.
+    /// The header of the weights file to write would exceed the length limit of the safetensors format. Divide the
+    /// tensors among several files.
     #[error("its header would have {bytes} bytes, but the limit is {most}; divide the tensors among several files")]
     Header {
-        /// The length in bytes that the header of the weights file to write would have, which is too large.
+        /// The length in bytes that the header of the weights file would have, which is too large.
         bytes: usize,
-        /// The largest length in bytes that the safetensors format allows for a header.
+        /// The maximum length in bytes of a header in the safetensors format.
         most: u64,
     },
     /// A tensor to write got too few or too many values, from the function passed to
-    /// [`Layout::write`](crate::Layout::write) or by [`TensorFile::push`](crate::TensorFile::push).
+    /// [`Layout::write`](crate::Layout::write) or through [`TensorFile::push`](crate::TensorFile::push).
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
@@ -111,20 +112,19 @@ pub enum Refusal {
     Length {
         /// The name of the tensor to write that got too few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor to write that got too few or too many values.
+        /// The shape (the length of each dimension) of the tensor to write that got too few or too many values.
         lengths: Vec<usize>,
-        /// The unit of the fields `expected` and `found`: "values" if the tensor got f32 values, or "bytes" if it got
-        /// bytes in its own type.
+        /// Unit of `expected` and `found`: "values" if the caller gave f32 values, or "bytes" if it gave bytes in the
+        /// tensor's dtype.
         unit: &'static str,
-        /// The number of f32 values or bytes that the tensor takes, according to its shape and type. It is `usize::MAX`
-        /// if the number overflows or is not whole.
+        /// The number of f32 values or bytes that the tensor needs, according to its shape and dtype. It is
+        /// `usize::MAX` if the number overflows or is not whole.
         expected: usize,
-        /// The number of f32 values or bytes that the tensor got. It differs from the number that the tensor takes.
+        /// The number of f32 values or bytes that the tensor got, which differs from the `expected` number.
         found: usize,
     },
-    /// The function passed to [`Layout::write`](crate::Layout::write) returned f32 values for a tensor of a type other
-    /// than F32, F16 and BF16. Values in f32 are converted only to these types. For other types, the function must
-    /// return bytes.
+    /// The function passed to [`Layout::write`](crate::Layout::write) returned f32 values for a tensor whose dtype is
+    /// not F32, F16 or BF16. Return the tensor's bytes instead, because f32 values are converted only to these dtypes.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
@@ -133,35 +133,35 @@ pub enum Refusal {
     Dtype {
         /// The name of the tensor to write that got f32 values instead of bytes.
         tensor: String,
-        /// The type of the tensor to write. It is not F32, F16 or BF16, so f32 values cannot be converted to it.
+        /// The dtype of the tensor to write. It is not F32, F16 or BF16, so f32 values cannot be converted to it.
         dtype: Dtype,
     },
-    /// A finite f32 value would become infinite in the type of the tensor to write.
+    /// A finite f32 value of a tensor to write would overflow: it would become infinite in the tensor's dtype. Write
+    /// the tensor with a dtype of larger range.
     #[error(
         "the value {value:e} of the tensor `{}`, at index {index}, would be infinite in {dtype}; write the tensor in a \
          type with a larger range",
         Printable::new(tensor)
     )]
     Overflow {
-        /// The name of the tensor to write with a value that is too large for its type.
+        /// The name of the tensor to write that has a value too large for its dtype.
         tensor: String,
-        /// The type of the tensor's elements in the file to write. The value would become infinite in this type.
+        /// The dtype of the tensor to write, which cannot represent the value.
         dtype: Dtype,
-        /// The index of the value that would become infinite in the type of the tensor. It counts the tensor's values
-        /// from 0 in row-major order.
+        /// The zero-based index, in row-major order, of the value that would become infinite in the dtype of the tensor
+        /// to write.
         index: usize,
-        /// The f32 value that would become infinite in the type of the tensor to write.
+        /// The f32 value that would become infinite in the dtype of the tensor to write.
         value: f32,
     },
-    /// The model's configuration, which is to be written to `config.json`, is not a JSON object.
+    /// The model's configuration, which was to be written to `config.json`, is not a JSON object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
     /// The contents of a file to write cannot be converted to JSON. The file is an index, a weights file (whose header
     /// is JSON) or a configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The error message of the JSON library. It says why the contents of the file to write cannot be converted to
-        /// JSON.
+        /// The JSON library's error message, which says why the contents of the file cannot be converted to JSON.
         reason: String,
     },
 }

@@ -1,17 +1,16 @@
-//! Finds tensor names that are similar to a missing one, for the error message about the missing tensor.
+//! Finds tensor names that are similar to a missing one, to suggest them in the error message.
 
-/// The largest number of similar tensor names that the error message for a missing tensor suggests.
+/// The maximum number of similar tensor names that the error message for a missing tensor suggests.
 const MOST: usize = 3;
-/// The largest length, in bytes, of the tensor names that are compared with a missing name. Longer names are never
-/// suggested, because their edit distance takes too long to compute.
+/// The maximum length, in bytes, of tensor names that are compared with a missing name. Longer names are never
+/// suggested, because their edit distance would take too long to compute.
 const LONGEST: usize = 200;
-/// The largest number of tensor names that are compared with the name of a missing tensor. Similar names are suggested
-/// in the error message.
+/// The maximum number of tensor names that are compared with a missing name to find similar ones.
 const COMPARED: usize = 20_000;
 
-/// Returns at most three of `names` that are similar to the missing tensor name `wanted`, the one with the smallest
-/// edit distance first. A name is left out if its edit distance is more than half of the length of `wanted` in bytes.
-/// The result is empty if `wanted` is longer than 200 bytes.
+/// Returns the names in `names` that are most similar to the missing tensor name `wanted`: at most three, in ascending
+/// order of edit distance. A name whose edit distance is more than half of `wanted`'s length in bytes is left out. The
+/// result is empty if `wanted` is longer than 200 bytes.
 pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     if wanted.len() > LONGEST {
         return Vec::new();

@@ -7,39 +7,39 @@ use safetensors::Dtype;
 
 use crate::error::FolderError;
 
-/// The description of a tensor in a model folder: its type, its shape and the weights file that contains it.
+/// The description of a tensor in a model folder: its dtype, its shape and the weights file that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The type of the elements of a tensor in a model folder, such as BF16.
+    /// The dtype of a tensor in a model folder, such as BF16.
     pub dtype: Dtype,
-    /// The length of each dimension of a tensor in a model folder; empty for a scalar.
+    /// The shape of a tensor in a model folder: the length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
     /// The name of the weights file in the model folder that contains the tensor, such as `model.safetensors`.
     pub file: String,
 }
 
-/// A tensor of an open model folder. Its bytes are borrowed from the memory-mapped weights file, and not copied.
+/// A tensor of an open model folder. Its bytes are borrowed from the memory-mapped weights file, not copied.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     /// The name of the tensor in its weights file.
     pub name: &'a str,
-    /// The type of a tensor's elements in its weights file, such as BF16.
+    /// The dtype of a tensor in its weights file, such as BF16.
     pub dtype: Dtype,
-    /// The length of each dimension of a tensor in its weights file; empty for a scalar.
+    /// The shape of a tensor in its weights file: the length of each dimension; empty for a scalar.
     pub shape: &'a [usize],
-    /// The bytes of a tensor's elements, in row-major order, each element in little-endian byte order. They may be
-    /// unaligned for their type.
+    /// The bytes of a tensor's elements, in row-major order; each element is little-endian. They may be unaligned for
+    /// their dtype.
     pub bytes: &'a [u8],
     /// The path of the weights file that contains the tensor, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl TensorView<'_> {
-    /// Returns the elements of the tensor as f32, in row-major order. No bit of an F32 element changes, and the
+    /// Returns the tensor's elements as f32, in row-major order. F32 elements are returned bit for bit, and the
     /// conversion of F16 and BF16 is exact.
     ///
     /// # Errors
-    /// Returns [`FolderError::Dtype`] if the type is not F32, F16 or BF16.
+    /// Returns [`FolderError::Dtype`] if the dtype is not F32, F16 or BF16.
     pub fn to_f32(&self) -> Result<Vec<f32>, FolderError> {
         match self.dtype {
             Dtype::F32 => Ok(converted(self.bytes, f32::from_le_bytes)),
@@ -55,8 +55,8 @@ fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> 
     bytes.as_chunks().0.iter().map(|&chunk| convert(chunk)).collect()
 }
 
-/// Returns the number of bytes of a tensor with the type `dtype` and the shape `shape`. Returns `None` if the number
-/// overflows, or if it is not whole, which is possible if an element takes less than a byte.
+/// Returns the size in bytes of a tensor with the given `dtype` and `shape`. Returns `None` if the size overflows or is
+/// not a whole number of bytes, which is possible if an element takes less than a byte.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

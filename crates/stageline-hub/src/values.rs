@@ -1,4 +1,4 @@
-//! The values of a tensor to write ([`Values`]), and their conversion to the bytes of the tensor's type.
+//! The values of a tensor to write ([`Values`]), and their conversion to bytes in the tensor's dtype.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -12,18 +12,18 @@ use crate::layout::TensorLayout;
 use crate::refusal::Refusal;
 use crate::tensor::{TensorView, byte_len};
 
-/// The number of values of a tensor that are converted and written at once.
+/// The number of a tensor's values that are converted and written at a time.
 const CHUNK: usize = 1 << 16;
 
 /// The values of a tensor to write, in row-major order, for [`Layout::write`](crate::Layout::write): f32 values, or
-/// bytes in the tensor's own type.
+/// bytes in the tensor's own dtype.
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
-    /// The values of a tensor to write, in f32. They are converted to the type of the tensor. Conversions to F16 and
-    /// BF16 round to the nearest value (ties to even).
+    /// Values in f32, which are converted to the dtype of the tensor to write. Conversions to F16 and BF16 round to the
+    /// nearest value (ties to even).
     F32(Vec<f32>),
-    /// The bytes of a tensor to write, in the type of the tensor and in little-endian order. They are written
-    /// unchanged, for example because the tensor is not trained or has an integer type.
+    /// Bytes in the dtype of the tensor to write, in little-endian order. They are written unchanged. Use this variant
+    /// for a tensor that is not trained or has an integer dtype, for example.
     Bytes(Cow<'a, [u8]>),
 }
 
@@ -34,22 +34,22 @@ impl From<Vec<f32>> for Values<'_> {
 }
 
 impl<'a> From<TensorView<'a>> for Values<'a> {
-    /// Returns the bytes of a tensor in an open model folder, to be written unchanged.
+    /// Wraps the bytes of a tensor from an open model folder, to be written unchanged.
     fn from(tensor: TensorView<'a>) -> Self {
         Self::Bytes(Cow::Borrowed(tensor.bytes))
     }
 }
 
-/// A tensor to write, with the path of the weights file into which it is written.
+/// A tensor to write (its name, dtype and shape), with the path of its weights file.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
-    /// The path that the tensor's weights file has once it is complete, for error messages.
+    /// Final path (not the temporary one) of the tensor's weights file, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl Target<'_> {
-    /// Checks that the number of `values` fits the shape of the tensor to write, and writes them to `out`. Values in
-    /// f32 are converted to the type of the tensor.
+    /// Checks that the number of `values` fits the shape of the tensor to write, and writes the values to `out`. Values
+    /// in f32 are converted to the tensor's dtype.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {
@@ -76,9 +76,9 @@ impl Target<'_> {
         }
     }
 
-    /// Checks that the caller gave the right number of values (or bytes) for a tensor. `found` is the given number, and
-    /// `expected` the right one. If `expected` is `None`, the right number overflows or is not whole, and the check
-    /// fails. The error has both numbers and their `unit`, "values" or "bytes".
+    /// Checks that a tensor gets exactly `expected` values or bytes; `found` is the number that the caller gave. `None`
+    /// (a number that overflows or is not whole) always fails. The error contains both numbers and their `unit`,
+    /// "values" or "bytes".
     pub(crate) fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
@@ -88,9 +88,9 @@ impl Target<'_> {
         Err(self.refused(Refusal::Length { tensor, lengths, unit, expected, found }))
     }
 
-    /// Writes f32 values to `out` in the type of the tensor. They are converted in chunks, so that the converted tensor
-    /// is never in memory as a whole. `bytes` converts a value. `infinite` tells whether a value would be infinite in
-    /// the tensor's type; for a finite value this is an error.
+    /// Writes f32 values to `out` in the tensor's dtype, in chunks, so that the converted tensor is never in host
+    /// memory as a whole. `bytes` converts one value. `infinite` tells whether a value overflows in the tensor's dtype,
+    /// which is an error for a finite value.
     fn convert<const N: usize>(
         &self,
         values: &[f32],

@@ -1,4 +1,4 @@
-//! Writes the weights of a model, tensor by tensor.
+//! Writes the weights files of a model, one tensor at a time.
 
 use std::error::Error;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::names::{ADAPTER, INDEX, SINGLE, WEIGHTS_ENDING};
 use crate::refusal::Refusal;
 use crate::values::{Target, Values};
 
-/// The number of bytes that are collected in memory before they are written to a file.
+/// The size in bytes of the buffer that collects the data of a weights file before it is written to disk.
 const BUFFER: usize = 1 << 20;
 
-/// An error of any type, which the caller's function may return instead of the values of a tensor to write.
+/// The boxed error type of [`Layout::write`]'s callback, which returns a tensor's values or such an error.
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
@@ -25,20 +25,20 @@ impl Layout {
     /// Creates the folder if necessary.
     ///
     /// `values` is called once with the name of each tensor, in the order of [`Layout::tensors`]. Only one tensor is in
-    /// memory at a time. `values` returns the tensor's values: a `Vec<f32>`, which is converted to the type of the
-    /// tensor, or [`Values`].
+    /// memory at a time. `values` returns the tensor's values: [`Values`], or a `Vec<f32>`, which is converted to the
+    /// tensor's dtype.
     ///
-    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the new
-    /// files replace the old files with the same names, and the new index is written last. If the process is killed or
-    /// the power fails in between, the folder has no index. So no program takes old and new files for one model. After
-    /// an error in `values`, all files in the folder are as before.
+    /// The files have temporary names until all of them are complete and synced to disk. Then an old index is removed,
+    /// the new files replace the old files with the same names, and the new index is written last. If the process is
+    /// killed or the power fails in between, the folder has no index, so no program mistakes a mix of old and new files
+    /// for one model. If `values` returns an error, all files in the folder stay as they were.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or contains weights that some
     ///   programs would load instead of the new ones. The error is also returned if the values do not fit the shape or
-    ///   the type of their tensor.
-    /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
-    /// - [`FolderError::Write`] if the operating system refuses to write.
+    ///   the dtype of their tensor.
+    /// - [`FolderError::Values`] if `values` returns an error, which becomes its source.
+    /// - [`FolderError::Write`] if the operating system cannot write.
     pub fn write<'a, V, E>(
         &self,
         folder: impl AsRef<Path>,
@@ -59,7 +59,7 @@ impl Layout {
         if remove(&folder.join(INDEX))? {
             disk::sync_folder(folder)?; // a power loss must not bring it back beside the new files
         }
-        // The weights of an adapter mean nothing with the configuration of another one.
+        // An old adapter configuration must not be combined with the new adapter's weights.
         if self.is_adapter() && remove(&folder.join(ADAPTER))? {
             disk::sync_folder(folder)?;
         }
@@ -74,9 +74,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Checks that the model with this layout may be written to `folder`. Returns an error if the layout was read from
-    /// this folder. Returns an error also if the folder has other weights files, an index or an adapter. Some programs
-    /// would load these instead of the new weights, or in addition to them.
+    /// Checks that a model with this layout may be written to `folder`. Returns an error if the layout was read from
+    /// this folder, or if the folder has other weights files, an index or an adapter that some programs would load
+    /// instead of the new weights, or in addition to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
@@ -110,8 +110,8 @@ impl Layout {
     }
 }
 
-/// Returns the sorted names of the entries of `folder` that end with `.safetensors`, such as a shard of an earlier
-/// export, except for hidden ones. Some programs read all such files, even without an index.
+/// Returns the sorted names of all `.safetensors` entries of `folder` except hidden ones, such as shards of an earlier
+/// export, because some programs load all of them even without an index.
 fn weights_files(folder: &Path) -> Result<Vec<String>, FolderError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(FolderError::read(folder))? {
@@ -124,8 +124,8 @@ fn weights_files(folder: &Path) -> Result<Vec<String>, FolderError> {
     Ok(found)
 }
 
-/// Writes a weights file to a temporary file in `folder`, with the values that the function `values` returns for each
-/// tensor.
+/// Writes a weights file under a temporary name in `folder`, with the values that the function `values` returns for
+/// each tensor.
 fn write_file<'a>(
     file: &FileLayout,
     folder: &Path,
@@ -148,7 +148,7 @@ fn write_file<'a>(
     })
 }
 
-/// Removes the file at `path`. Returns true if the file was removed, and false if nothing was at the path.
+/// Removes the file at `path`. Returns true if a file was removed, and false if nothing was there.
 fn remove(path: &Path) -> Result<bool, FolderError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -1,4 +1,4 @@
-//! Finds the first infinity or NaN in a tensor, so that no checkpoint contains one.
+//! Finds the first infinity or NaN in a tensor, because no checkpoint may contain one.
 
 use safetensors::Dtype;
 
@@ -7,7 +7,7 @@ use crate::format::tensor::Tensor;
 /// Returns the first element of a tensor that is infinite or NaN: its index in row-major order, and its value. Returns
 /// `None` if all elements are finite.
 ///
-/// Only float types of 16 bits and more are searched; types of 8 bits and less are accepted with any value.
+/// Only float dtypes of 16 bits and more are searched; dtypes of 8 bits and less may contain any value.
 pub(crate) fn first_not_finite(tensor: &Tensor) -> Option<(usize, f64)> {
     let bytes = &tensor.bytes;
     match tensor.dtype {
@@ -25,8 +25,8 @@ fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option
     elements.iter().enumerate().map(|(i, &element)| (i, value(element))).find(|(_, value)| !value.is_finite())
 }
 
-/// Converts the bits of a half-precision float (F16) to f64 for the search for infinities and NaNs. Every finite value
-/// becomes 0.
+/// Converts the bits of a half-precision float (F16) to f64, for the search for infinities and NaNs only: every finite
+/// value becomes 0.
 fn f16(bits: u16) -> f64 {
     match (bits & 0x7C00 == 0x7C00, bits & 0x03FF, bits >> 15) {
         (false, ..) => 0.0,

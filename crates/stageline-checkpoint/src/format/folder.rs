@@ -5,22 +5,22 @@ use std::{fs, io};
 
 use crate::disk;
 
-/// The name of a checkpoint's folder, such as `000007-step-100`. Names are ordered by sequence number, which is the
-/// order in which the checkpoints were saved.
+/// The name of a checkpoint folder, such as `000007-step-100`. Names are ordered by sequence number, the order in which
+/// the checkpoints were saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
-    /// The sequence number of a checkpoint in its folder; the first checkpoint has 1.
+    /// The sequence number of the checkpoint in its folder of checkpoints; the first checkpoint has 1.
     pub(crate) sequence: u64,
     pub(crate) steps: u64,
 }
 
 impl CheckpointName {
-    /// Parses the last part of `path` as a checkpoint's name; returns `None` if that part is not such a name.
+    /// Parses the last component of `path` as a checkpoint name; `None` if it is not such a name.
     pub(crate) fn parse(path: &Path) -> Option<Self> {
         let text = path.file_name()?.to_str()?;
         let (sequence, steps) = text.split_once("-step-")?;
         let name = Self { sequence: sequence.parse().ok()?, steps: steps.parse().ok()? };
-        // A name is accepted in one spelling only: a folder with `+1` or `01` was not written by a store.
+        // Only one spelling of a name is accepted: a folder with `+1` or `01` was not written by a store.
         (name.to_text() == text).then_some(name)
     }
 
@@ -29,17 +29,16 @@ impl CheckpointName {
     }
 }
 
-/// A file, folder or link whose name is that of a checkpoint, such as `000007-step-100`. It is usually the folder with
-/// a checkpoint's files.
+/// A file system entry with a checkpoint name, such as `000007-step-100`; usually a checkpoint folder.
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether the entry of the file system that has a checkpoint's name is a folder. False for a file, and for any
-    /// link, even a link to a folder.
+    /// Whether the entry with a checkpoint name is a folder, and so a checkpoint. False for a file and for any link,
+    /// even a link to a folder.
     pub(crate) is_folder: bool,
 }
 
-/// Lists all files, folders and links in the folder `dir` that have a checkpoint's name, such as `000007-step-100`,
+/// Lists all entries (files, folders and links) with a checkpoint name, such as `000007-step-100`, in the folder `dir`,
 /// oldest first.
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
@@ -53,14 +52,14 @@ pub(crate) fn list(dir: &Path) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Returns the paths of the checkpoints in the folder `dir`, oldest first: the subfolders that have a checkpoint's
+/// Returns the paths of the checkpoint folders in the folder `dir`, oldest first: the subfolders that have a checkpoint
 /// name.
 pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
-/// Returns the path of the next older checkpoint in the same folder as the checkpoint at `path`. Returns `None` if
-/// there is none, if `path` does not end with a checkpoint's name, or if the folder cannot be listed.
+/// Returns the checkpoint just before the one at `path` in the same folder, to suggest it after damage. Returns `None`
+/// if there is none, if `path` does not end with a checkpoint name, or if the folder cannot be listed.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let name = CheckpointName::parse(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;

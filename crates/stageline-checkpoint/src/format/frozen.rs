@@ -1,4 +1,4 @@
-//! The hash that a checkpoint holds in place of the values of a frozen tensor ([`FrozenTensor`]).
+//! The hash that a checkpoint stores in place of a frozen tensor's values ([`FrozenTensor`]).
 
 use safetensors::Dtype;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -7,22 +7,22 @@ use sha2::{Digest, Sha256};
 use crate::format::seal;
 use crate::format::tensor::Tensor;
 
-/// The type, shape and hash of a frozen tensor whose values a checkpoint does not hold. A resumed run takes the values
-/// from the model, as the first run did, and compares their hash with this one.
+/// The dtype, shape and hash of a frozen tensor, stored in a checkpoint instead of the tensor's values. A resumed run
+/// loads the values from the model and compares their hash with this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrozenTensor {
-    /// The type of the elements of a frozen tensor, such as F32.
+    /// The dtype of a frozen tensor, such as F32.
     pub dtype: Dtype,
-    /// The length of each dimension of a frozen tensor; empty for a scalar.
+    /// The shape of a frozen tensor: the length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The SHA-256 of the bytes of a frozen tensor: little-endian elements in row-major order.
+    /// The SHA-256 of a frozen tensor's bytes: little-endian elements in row-major order.
     #[serde(serialize_with = "to_hex", deserialize_with = "from_hex")]
     pub sha256: [u8; 32],
 }
 
 impl FrozenTensor {
-    /// Returns the type, shape and hash of a tensor.
+    /// Computes the dtype, shape and hash of `tensor`, which a checkpoint stores in place of the tensor's values.
     pub fn of(tensor: &Tensor) -> Self {
         let sha256 = Sha256::digest(&tensor.bytes).into();
         Self { dtype: tensor.dtype, shape: tensor.shape.clone(), sha256 }

@@ -1,7 +1,7 @@
 //! The index of sharded weights that Hugging Face's tools read, `model.safetensors.index.json`.
 //!
-//! The index lists the file of each parameter and the total bytes of all parameters. This crate takes both from the
-//! manifest, and only checks that the index agrees.
+//! The index lists the file of each parameter and the total size of all parameters in bytes. This crate takes both from
+//! the manifest, and only checks that the index agrees.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ struct Total {
     total_size: u64,
 }
 
-/// Returns the JSON text of `model.safetensors.index.json`, Hugging Face's list of the file that contains each
+/// Returns the JSON text of `model.safetensors.index.json`, which tells Hugging Face's tools the file of each
 /// parameter.
 pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<String, serde_json::Error> {
     serde_json::to_string_pretty(&index(parameters)).map(|text| text + "\n")
 }
 
-/// Whether `text`, the contents of an index file, lists exactly the given parameters with their files, and the total
-/// size of the parameters in bytes. Returns the parser's error if `text` is not the JSON of an index.
+/// Whether the index file `text` agrees with the manifest's `parameters`: the same names and files, and the right total
+/// size in bytes. The error is the parser's, for an invalid index.
 pub(crate) fn matches(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<bool, serde_json::Error> {
     Ok(serde_json::from_slice::<Index>(text)? == index(parameters))
 }

@@ -1,7 +1,7 @@
-//! Reads and writes the JSON of a checkpoint's manifest, so that floats keep every bit and a repeated key is an error.
+//! Reads and writes a checkpoint manifest as JSON, so that floats keep every bit and a repeated key is an error.
 //!
-//! The JSON parser may read a float one off in its last bit. A float that it does not read back exactly is written as a
-//! string: see [`exact_float`] and [`exact_values`]. [`unique_keys`] reads a map.
+//! The JSON parser may read a float with a wrong last bit. Such a float is written as a string: see [`exact_float`] and
+//! [`exact_values`]. [`unique_keys`] reads a map.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,12 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key of a JSON object that stands for a float, `{"$f64": "<float>"}`. Such an object replaces a float in a
-/// manifest's map `run` (the values that the caller stores) if the parser would not read the float back exactly.
+/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (the values that
+/// the caller stores) if the parser would not read the float back exactly.
 const MARK: &str = "$f64";
 
-/// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
+/// Whether a JSON parser reads `value` back bit for bit after it was written as a JSON number. If not, the manifest
+/// stores the float as a string.
 fn reads_back(value: f64) -> bool {
     let text = serde_json::to_string(&value);
     text.and_then(|text| serde_json::from_str::<f64>(&text)).is_ok_and(|read| read.to_bits() == value.to_bits())
@@ -27,7 +28,7 @@ fn reads_back(value: f64) -> bool {
 pub(crate) mod exact_float {
     use super::*;
 
-    /// Serializes a float as a JSON number, or as a string if the parser would not read the number back exactly.
+    /// Serializes a float as a JSON number, or as a JSON string if the parser would not read the number back exactly.
     pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
         if reads_back(*value) {
             serializer.serialize_f64(*value)
@@ -64,8 +65,8 @@ pub(crate) mod exact_float {
     }
 }
 
-/// Serializes and deserializes a manifest's map `run` without loss of float bits, for `#[serde(with)]`: see [`encode`].
-/// The map has the values that the caller stores, such as configuration and fingerprints.
+/// Serializes and deserializes a manifest's map `run` (the caller's values, such as configuration and fingerprints)
+/// without loss, for `#[serde(with)]`. Floats that JSON would change are replaced as in [`encode`].
 pub(crate) mod exact_values {
     use super::*;
 
@@ -80,8 +81,8 @@ pub(crate) mod exact_values {
     }
 }
 
-/// Replaces a float in a JSON value by `{"$f64": "<float>"}` if the parser would not read the float back exactly. An
-/// object that already has this form gets one more `$` in front of its key, so that decoding can tell the two apart.
+/// Replaces each float in a JSON value by `{"$f64": "<float>"}` if the parser would not read the float back exactly. An
+/// object that already has this form gets one more `$` in front of its key, so that [`decode`] can distinguish the two.
 fn encode(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => match number.as_f64() {
@@ -118,15 +119,14 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Returns the only key of a JSON object if it is `$f64`, alone or with more `$` in front, as in `$$f64`. Returns
-/// `None` for any other object. An object with such a key stands for a float, or looks as if it did (see [`encode`]).
+/// Detects a JSON object that represents an inexact float, or that looks as if it did (see [`encode`]). Returns its
+/// only key, `$f64` with any number of further `$` in front, such as `$$f64`; `None` for any other object.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)
 }
 
-/// Deserializes a JSON object as a map from its keys to their values, and refuses a key that appears twice. For
-/// `#[serde(deserialize_with)]`.
+/// Deserializes a JSON object as a map. A key that occurs twice is an error. For `#[serde(deserialize_with)]`.
 pub(crate) fn unique_keys<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,40 +1,40 @@
-//! The fixed file and folder names of a checkpoint, and the rule that assigns each tensor to a file.
+//! The fixed file and folder names of a checkpoint, and the rule that assigns each tensor to a file by its name.
 
 use crate::format::seal;
 
 /// The name of the lock file in a folder of checkpoints, which allows only one writer at a time.
 pub(crate) const LOCK: &str = ".lock";
-/// The beginning of the name of a temporary folder, where a checkpoint is written before it gets its final name.
+/// The prefix of the name of a temporary folder, where a checkpoint is written before it gets its final name.
 pub(crate) const WRITING: &str = ".writing-";
-/// The beginning of the name that a checkpoint's folder gets while its files are being removed.
+/// The prefix of the name that a checkpoint folder gets while its files are being removed.
 pub(crate) const REMOVING: &str = ".removing-";
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The name of the index file in a checkpoint's folder, which Hugging Face's tools read.
+/// The name of the index file in a checkpoint folder, which Hugging Face's tools read.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 pub(crate) const OPTIMIZER: &str = "optimizer";
-/// The key that the safetensors format reserves for a file's metadata, so that no tensor may have this name.
+/// The key that the safetensors format reserves for a file's metadata, so that no tensor may have it as its name.
 pub(crate) const RESERVED: &str = "__metadata__";
 
-/// The most bytes of a layer group's encoded name in a file name; a longer name is cut. A layer group is a prefix of
-/// tensor names, such as `blocks.3`. Its tensors share a file.
+/// Maximum length, in bytes, of a layer group's encoded name in a file name; a longer name is truncated and hashed. A
+/// layer group is the set of tensors that share a file, such as those whose names begin with `blocks.3`.
 const MOST_BYTES: usize = 150;
-/// The number of bytes to which a layer group's encoded name, such as `blocks.3`, is cut if it is too long for a file
-/// name. A hash of the group's name follows them.
+/// Length, in bytes, of the prefix that remains of an over-long layer group name in a file name. A hash of the group's
+/// full name follows, so that names stay unique.
 const KEPT_BYTES: usize = 100;
 
 pub(crate) fn parameter_file(name: &str) -> String {
     format!("{}.safetensors", encoded(group(name)))
 }
 
-/// Returns the name of the checkpoint file, in the folder `optimizer`, that contains a tensor of the optimizer state.
-/// `name` is `<parameter>/<field>`, and the parameter decides the file.
+/// Returns the checkpoint file, in the subfolder `optimizer`, that stores the optimizer state tensor `name`
+/// (`<parameter>/<field>`). All state of a parameter's layer group is in the same file.
 pub(crate) fn optimizer_file(name: &str) -> String {
     let parameter = name.rsplit_once('/').map_or(name, |(parameter, _)| parameter);
     format!("{OPTIMIZER}/{}", parameter_file(parameter))
 }
 
-/// Returns the layer group in a tensor's name, which decides the tensor's file: `blocks.3` for `blocks.3.up.weight`,
-/// `embedding` for `embedding.weight`.
+/// Returns a tensor's layer group, whose tensors share a file: `blocks.3` for `blocks.3.up.weight`, `embedding` for
+/// `embedding.weight`.
 fn group(name: &str) -> &str {
     let Some((first, rest)) = name.split_once('.') else { return name };
     let second = rest.split('.').next().unwrap_or_default();
@@ -42,10 +42,11 @@ fn group(name: &str) -> &str {
     if numbered { &name[..first.len() + 1 + second.len()] } else { first }
 }
 
-/// Encodes the name of a layer group, such as `blocks.3`, so that it is safe as a part of a file name.
+/// Encodes a layer group's name, such as `blocks.3`, for use in a file name: unsafe bytes become `%XX`, and an
+/// over-long name is truncated and gets a hash.
 ///
-/// Two groups never get the same file name, because `%` appears only in escapes, and `~` only where a long name was
-/// cut.
+/// Two layer groups never get the same file name, because `%` appears only in escapes, and `~` only where a long name
+/// was truncated.
 fn encoded(group: &str) -> String {
     let mut name = String::new();
     for (position, byte) in group.bytes().enumerate() {

@@ -1,17 +1,17 @@
 //! SHA-256 in hexadecimal digits, and the seal at the end of a manifest, which detects damage.
 //!
-//! The seal is the hash of all text before it, as the last field of the manifest.
+//! The seal is the SHA-256 of all text before it, as the last field of the manifest.
 
 use sha2::{Digest, Sha256};
 
 use crate::damage::Damage;
 
-/// The number of hexadecimal digits in the text of a SHA-256.
+/// The number of hexadecimal digits of a SHA-256.
 pub(crate) const HEX: usize = 64;
 
-/// The text between the last entry of a manifest and the 64 digits of its seal, a SHA-256.
+/// The JSON text before the seal's 64 digits (a SHA-256) in a manifest file.
 const BEFORE: &str = ",\n  \"sha256\": \"";
-/// The text after the 64 digits of a manifest's seal (a SHA-256), at the end of the manifest file.
+/// The JSON text after the seal's 64 digits (a SHA-256), which ends a manifest file.
 const AFTER: &str = "\"\n}\n";
 
 /// Returns the SHA-256 of `bytes` in lowercase hexadecimal digits.
@@ -19,7 +19,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     to_hex(Sha256::new_with_prefix(bytes))
 }
 
-/// Finishes the hash computation `hasher`, and returns the SHA-256 in lowercase hexadecimal digits.
+/// Finishes the hash computation `hasher`, and returns its SHA-256 in lowercase hexadecimal digits.
 pub(crate) fn to_hex(hasher: Sha256) -> String {
     digits(&hasher.finalize())
 }
@@ -29,15 +29,15 @@ pub(crate) fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the JSON text of a manifest with the seal, the SHA-256 of all text before it, added as the last field.
-/// `object`, the text without the seal, must end with a line break and `}`; otherwise the result is not valid JSON.
+/// Appends the seal (the SHA-256 of all text before it) to a manifest's JSON as its last field, to detect damage.
+/// `object` is the JSON without the seal and must end with a line break and `}`.
 pub(crate) fn seal(object: &str) -> String {
     let body = object.strip_suffix("\n}").unwrap_or(object);
     format!("{body}{BEFORE}{}{AFTER}", sha256(body.as_bytes()))
 }
 
-/// Checks the seal of a manifest's text (its SHA-256 at the end) and returns the text without the seal. It is an error
-/// if the seal is missing or wrong.
+/// Checks the seal (the SHA-256 at the end) of a manifest's text, and returns the text without the seal. Returns an
+/// error if the seal is missing or wrong.
 pub(crate) fn open(text: &str) -> Result<String, Damage> {
     let cut = (|| {
         let rest = text.strip_suffix(AFTER)?;

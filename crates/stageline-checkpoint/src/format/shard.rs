@@ -1,6 +1,8 @@
-//! A tensor file in the safetensors format: [`Shard`] is one to write, and [`read`] validates the contents of one.
+//! A tensor file in the safetensors format: [`Shard`] is a file to write, and [`read`] validates and parses the
+//! contents of a file.
 //!
-//! The file is the length of the header (8 bytes, little-endian), the header as JSON, and the tensors without gaps.
+//! The file consists of the header's length (8 bytes, little-endian), the header as JSON, and the tensors' bytes
+//! without gaps.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,26 +16,26 @@ use crate::format::manifest::TensorEntry;
 use crate::format::tensor::Tensor;
 use crate::printable::Printable;
 
-/// The largest length, in bytes, that the safetensors format allows for the header of a tensor file.
+/// The maximum length, in bytes, of a tensor file's header in the safetensors format.
 pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// The number of bytes at the start of a tensor file that hold the length of the file's header.
 pub(crate) const LENGTH: u64 = 8;
 
-/// The contents of a tensor file (safetensors) of a checkpoint that is to be written: the header and the tensors.
+/// The contents of a tensor file (safetensors) to write: the header and the tensors.
 pub(crate) struct Shard<'a> {
-    /// The first bytes of a tensor file: the length of its header (8 bytes), then the header.
+    /// The start of a tensor file: the header's length (8 bytes), then the header as JSON.
     pub(crate) header: Vec<u8>,
-    /// The tensors of a tensor file, in the order in which they follow the header.
+    /// Tensors to write after the header of the tensor file, in this order.
     pub(crate) tensors: Vec<&'a Tensor>,
 }
 
 impl<'a> Shard<'a> {
-    /// Makes the contents of a tensor file from tensors and their names. The caller must have checked that the byte
-    /// length of each tensor matches its type and shape. Returns the reason as text if the file cannot be written, for
-    /// example because its header is too long.
+    /// Creates a tensor file's contents from named tensors. The caller must have checked that each tensor's byte length
+    /// matches its dtype and shape. The error is a message that says why the file cannot be written, for example
+    /// because its header is too long.
     ///
-    /// The tensors have the order of the safetensors crate: larger element types first, so that all tensors are
-    /// aligned, then by name.
+    /// The tensors are in the order of the safetensors crate: larger dtypes first, so that all tensors are aligned,
+    /// then by name.
     pub(crate) fn new(tensors: &[(&'a str, &'a Tensor)]) -> Result<Self, String> {
         let mut ordered = tensors.to_vec();
         ordered.sort_by(|(a, left), (b, right)| right.dtype.cmp(&left.dtype).then(a.cmp(b)));
@@ -45,7 +47,7 @@ impl<'a> Shard<'a> {
             infos.push(((*name).to_owned(), info));
             offset = end;
         }
-        // The Transformers library requires this entry of the header.
+        // The Transformers library requires this entry in the header.
         let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let metadata = Metadata::new(Some(format), infos).map_err(|error| error.to_string())?;
         let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
@@ -59,9 +61,9 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. Returns an error if a value is
-/// infinite or NaN, or if the file does not contain exactly the tensors in `entries`, which the manifest lists for it.
-/// Some of the file's tensors may have been added by then.
+/// Parses a tensor file's contents and adds its tensors to `tensors`, by name. Returns an error if a value is infinite
+/// or NaN, or if the file's tensors differ from `entries`, the manifest's entries for this file. After an error,
+/// `tensors` may contain some of the tensors.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],
@@ -86,10 +88,10 @@ pub(crate) fn read(
     if found == entries.len() { Ok(()) } else { Err(Damage::Count { found, expected: entries.len() }) }
 }
 
-/// Splits the contents of a tensor file into its parsed header and the bytes of its tensors. Returns an error if the
+/// Splits the contents of a tensor file into the parsed header and the bytes of the tensors. Returns an error if the
 /// header is invalid, or describes more or fewer bytes than follow it.
 ///
-/// `SafeTensors::deserialize` is not used, because its sums overflow on hostile offsets and lengths.
+/// `SafeTensors::deserialize` is not used, because its sums overflow for malicious offsets and lengths.
 fn split(contents: &Bytes) -> Result<(Metadata, Bytes), Damage> {
     let length = contents.first_chunk().map(|&length| u64::from_le_bytes(length));
     let length = length.ok_or_else(|| Damage::malformed("it is too short for a header"))?;

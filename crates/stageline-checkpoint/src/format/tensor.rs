@@ -1,25 +1,25 @@
-//! A tensor that depends on no framework: [`Tensor`] is a type, a shape and bytes.
+//! A tensor that depends on no framework: [`Tensor`] is a dtype, a shape and bytes.
 
 use std::fmt;
 
 use bytes::Bytes;
 use safetensors::Dtype;
 
-/// A tensor as raw bytes: little-endian elements in row-major order, with their type and shape.
+/// A tensor as raw bytes: little-endian elements in row-major order, with their dtype and shape.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
-    /// The type of the elements of a checkpoint's tensor, such as F32.
+    /// The dtype of a tensor in a checkpoint, such as F32.
     pub dtype: Dtype,
-    /// The length of each dimension of a checkpoint's tensor; empty for a scalar.
+    /// The shape of a tensor in a checkpoint: the length of each dimension; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The bytes of all elements of a checkpoint's tensor: little-endian, in row-major order.
+    /// The bytes of a tensor in a checkpoint: little-endian elements in row-major order.
     pub bytes: Bytes,
 }
 
 impl Tensor {
-    /// Makes a tensor from its element type, its shape and its bytes, without a check that they match.
+    /// Creates a tensor from its dtype, shape and bytes, without checking that they match.
     ///
-    /// [`Store::save`](crate::Store::save) refuses a tensor whose bytes do not match its type and shape.
+    /// [`Store::save`](crate::Store::save) returns an error for a tensor whose bytes do not match its dtype and shape.
     pub fn new(dtype: Dtype, shape: Vec<usize>, bytes: Bytes) -> Self {
         Self { dtype, shape, bytes }
     }
@@ -31,8 +31,8 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Returns the number of bytes of a tensor with the type `dtype` and the shape `shape`; `None` if the number overflows
-/// or is not whole.
+/// Returns the size in bytes of a tensor with the given `dtype` and `shape`; `None` if the size overflows or is not a
+/// whole number of bytes.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

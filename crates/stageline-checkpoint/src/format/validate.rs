@@ -1,7 +1,7 @@
-//! Validates a manifest: its names, sizes and files must agree with each other.
+//! Validates a manifest: its names, sizes and files must be consistent.
 //!
-//! A manifest that contradicts itself is refused here, before any file of its checkpoint is opened or memory is
-//! allocated for the file.
+//! An inconsistent manifest is an error here, before any file of its checkpoint is opened or memory is allocated for
+//! the file.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ use crate::format::shard::{LENGTH, MOST_HEADER};
 use crate::format::tensor::byte_len;
 use crate::printable::Printable;
 
-/// Parses the text of a checkpoint's manifest file. Returns an error if its seal is missing or wrong, or if its format
-/// is newer than this crate's. Returns an error also if its names, sizes and files contradict each other.
+/// Parses the contents of a checkpoint's manifest file. Returns an error if its seal is missing or wrong, if its format
+/// is newer than this crate's, or if its names, sizes and files are inconsistent.
 pub(crate) fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
     let manifest = Manifest::from_text(text)?;
     validate(&manifest).map_err(ManifestError::Damaged)?;
@@ -45,9 +45,9 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Checks the name, file and size of each tensor in the manifest's `entries`, and returns an error for the first faulty
-/// one. Adds the size of each tensor in bytes to the total of its file in `files`. `file_of` maps the name of a tensor
-/// to the name of its file.
+/// Checks each tensor in the manifest's `entries` (name, file, size), and returns an error for the first invalid one.
+/// Also adds the tensors' sizes in bytes to the totals by file in `files`. `file_of` computes a tensor's file from its
+/// name.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,
@@ -71,10 +71,9 @@ fn add(
     Ok(())
 }
 
-/// Checks a manifest's entry for a file. Its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
-/// possible for a file with its tensors. `tensors` is the total size of these tensors in bytes, or `None` if the
-/// manifest places no tensor in the file. A file without tensors is an error ([`Damage::Foreign`]), unless it is the
-/// index.
+/// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
+/// possible for its tensors. `tensors` is their total size in bytes, or `None` for a file without tensors, which is an
+/// error ([`Damage::Foreign`]) unless the file is the index.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {
@@ -91,8 +90,8 @@ fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<
     if fits { Ok(()) } else { Err(Damage::Total { file: name.clone(), found: *bytes, tensors: tensors.unwrap_or(0) }) }
 }
 
-/// Whether a tensor file can be `bytes` bytes long if its tensors take `tensors` bytes. The rest of the file must be
-/// the header and its length, within the limit of the format.
+/// Whether a tensor file of `bytes` bytes can contain `tensors` bytes of tensors: the remaining bytes must be a valid
+/// size for the header.
 fn has_header(bytes: u64, tensors: u64) -> bool {
     let header = bytes.checked_sub(tensors).and_then(|rest| rest.checked_sub(LENGTH));
     header.is_some_and(|header| header <= MOST_HEADER)

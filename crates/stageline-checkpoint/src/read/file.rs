@@ -1,4 +1,4 @@
-//! Reads files of a checkpoint, whose contents and sizes are not trusted.
+//! Reads files of a checkpoint without trusting their contents and sizes.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use crate::disk;
 use crate::open::open_at_once;
 
 /// Returns the length in bytes of the regular file at `path`. Returns [`Damage::Missing`] if nothing is there, and
-/// [`Damage::Kind`] if something else is there, such as a symbolic link to a file.
+/// [`Damage::Kind`] if something other than a regular file is there, such as a symbolic link.
 pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a file", metadata.is_file())?;
@@ -17,15 +17,14 @@ pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
 }
 
 /// Checks that `path` is a folder. Returns [`Damage::Missing`] if nothing is there, and [`Damage::Kind`] if something
-/// else is there, such as a symbolic link to a folder.
+/// other than a folder is there, such as a symbolic link.
 pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a folder", metadata.is_dir())
 }
 
-/// Returns the contents of a regular file. Returns [`Damage::Size`] if the file does not have exactly `bytes` bytes.
-/// This length comes from a manifest that may be malicious, so it is compared with the length on disk before memory is
-/// allocated.
+/// Reads a regular file of exactly `bytes` bytes; any other length is [`Damage::Size`]. `bytes` comes from a manifest
+/// that may be malicious, so it is compared with the length on disk before host memory is allocated.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let found = size(path)?;
     if found != bytes {
@@ -34,8 +33,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let mut contents = Vec::new();
     let length = usize::try_from(bytes).map_err(|_| Damage::Memory { bytes })?;
     contents.try_reserve_exact(length).map_err(|_| Damage::Memory { bytes })?;
-    // The file may have changed since its length was checked. Reads no more than was allocated, and one byte more to
-    // see whether the file grew.
+    // The file may have changed since its length was checked. Only as many bytes are read as were allocated, and one
+    // byte more to see whether the file grew.
     let mut file = open(path)?;
     file.by_ref().take(bytes).read_to_end(&mut contents).map_err(Damage::Io)?;
     let more = file.read(&mut [0]).map_err(Damage::Io)?;
@@ -43,8 +42,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
 }
 
-/// Opens the regular file at `path`. Returns [`Damage::Kind`] if the opened file is something else. A pipe or a device
-/// may have taken the place of the file after its size was read from its path.
+/// Opens the regular file at `path`. Returns [`Damage::Kind`] if the opened file is a pipe or a device, which may have
+/// replaced the file after its size was read.
 fn open(path: &Path) -> Result<File, Damage> {
     let file = open_at_once(path).map_err(damage)?;
     let metadata = file.metadata().map_err(Damage::Io)?;

@@ -1,4 +1,4 @@
-//! Finds the checkpoint that a path names: the folder at the path itself, or the latest checkpoint in that folder.
+//! Resolves a path to a checkpoint folder: the path itself, or the latest checkpoint in the folder at the path.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -8,12 +8,12 @@ use crate::error::CheckpointError;
 use crate::format::folder::{self, CheckpointName};
 use crate::format::names::{LOCK, MANIFEST};
 
-/// Returns the path of a checkpoint. It is `path` itself if that is the folder of a checkpoint, or else the path of the
-/// latest checkpoint in the folder `path`.
+/// Returns the path of the checkpoint folder to read: `path` itself if it is a checkpoint folder, or else the latest
+/// checkpoint in the folder `path`.
 ///
-/// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported. A file
-/// or link with the name of the latest checkpoint is an error. An older checkpoint must not be read in its place
-/// without an error.
+/// A folder with a checkpoint name counts as a checkpoint even without a manifest, so that damage is reported. A file
+/// or link with the name of the latest checkpoint is an error, because an older checkpoint must not be read silently in
+/// its place.
 pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     let owned = || path.to_path_buf();
     let failed = |source: io::Error| match source.kind() {
@@ -39,7 +39,7 @@ pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     Err(CheckpointError::Neither { path: owned() })
 }
 
-/// Returns the error for the entry at `path`, which has the name of the latest checkpoint and is no folder.
+/// Returns the error for the entry at `path`, which has the name of the latest checkpoint but is not a folder.
 fn no_folder(path: PathBuf) -> CheckpointError {
     match fs::symlink_metadata(&path) {
         Ok(metadata) => CheckpointError::LatestIsNoFolder { found: disk::kind(&metadata), path },

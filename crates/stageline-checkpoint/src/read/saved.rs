@@ -14,12 +14,12 @@ use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::format::{index, seal, shard, validate};
 use crate::read::{file, locate};
 
-/// The number of times that the latest checkpoint of a folder is looked for, if it is removed each time before it is
-/// opened.
+/// Number of attempts to open the latest checkpoint in a folder. If another process removes that checkpoint before it
+/// is open, the next attempt opens the checkpoint that is the latest by then.
 const TRIES: usize = 10;
 
-/// A checkpoint on disk whose manifest is valid and whose files have the lengths that the manifest lists. The tensors
-/// are not read yet.
+/// A checkpoint on disk that was opened, but whose tensors are not read yet. Its manifest is valid, and its files have
+/// the lengths that the manifest lists.
 #[derive(Clone, Debug)]
 pub struct Saved {
     path: PathBuf,
@@ -36,11 +36,11 @@ impl Saved {
     /// - [`CheckpointError::PathNotFound`], [`CheckpointError::Look`], [`CheckpointError::NotAFolder`],
     ///   [`CheckpointError::NoCheckpoint`] or [`CheckpointError::Neither`] if `path` names no checkpoint.
     /// - [`CheckpointError::LatestIsNoFolder`] if a file or link has the name of the latest checkpoint.
-    /// - [`CheckpointError::Removed`] if the checkpoint is removed meanwhile. If `path` is a folder of checkpoints, the
-    ///   one that is then the latest is opened instead, unless that happens ten times in a row.
+    /// - [`CheckpointError::Removed`] if the checkpoint is removed while it is being opened. In a folder of
+    ///   checkpoints, the next latest checkpoint is tried, up to ten times in total, before this error is returned.
     /// - [`CheckpointError::Newer`] if a newer version of this crate wrote the checkpoint.
-    /// - [`CheckpointError::Damaged`] if the checkpoint is damaged, with the file and the next older checkpoint. A
-    ///   damaged checkpoint is never skipped silently.
+    /// - [`CheckpointError::Damaged`] if the checkpoint is damaged, with the damaged file and the next older
+    ///   checkpoint. A damaged checkpoint is never skipped silently.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let given = disk::or_here(path);
         for _ in 1..TRIES {
@@ -53,9 +53,8 @@ impl Saved {
         Self::open_located(locate::locate(given)?)
     }
 
-    /// Opens the checkpoint whose files are in the folder `path`. Returns an error if its manifest is invalid, or if a
-    /// file is missing or does not have the length that the manifest lists. The hashes of the files are not compared
-    /// here.
+    /// Opens the checkpoint folder `path`: validates its manifest, and checks that each file exists and has the length
+    /// in the manifest. File hashes are compared only by [`read`](Self::read).
     fn open_located(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = read_manifest(&path)?;
         let saved = Self { path, manifest };
@@ -74,13 +73,14 @@ impl Saved {
         Ok(saved)
     }
 
-    /// Returns the path of the folder that contains the files of the checkpoint.
+    /// Returns the path of the checkpoint folder, which contains the checkpoint's files.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the path of the folder of checkpoints that contains this checkpoint, also if its path is a link or `.`.
-    /// Returns `None` if this checkpoint has no name such as `000007-step-100`, for example because it was renamed.
+    /// Returns the folder of checkpoints that contains this checkpoint, even if the checkpoint was opened through a
+    /// link or as `.`. Returns `None` if the checkpoint does not have a name such as `000007-step-100`, for example
+    /// because it was renamed.
     pub fn store(&self) -> Option<PathBuf> {
         let folder = |path: &Path| {
             CheckpointName::parse(path)?;
@@ -94,16 +94,16 @@ impl Saved {
         &self.manifest
     }
 
-    /// Reads the whole checkpoint, and validates hashes, names, types and shapes, and that all values of its tensors
-    /// are finite.
+    /// Reads the whole checkpoint. Validates the files' hashes, the tensors' names, dtypes and shapes, and that all
+    /// tensor values are finite.
     ///
     /// The tensors of a file share one allocation, which lives as long as any of these tensors.
     ///
     /// # Errors
-    /// - [`CheckpointError::Damaged`], with the file and the next older checkpoint.
+    /// - [`CheckpointError::Damaged`], with the damaged file and the next older checkpoint.
     /// - [`CheckpointError::Removed`] if the checkpoint has been removed since it was opened.
     ///
-    /// No part of the checkpoint is returned then.
+    /// After an error, no part of the checkpoint is returned.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
         let Manifest { progress, run, parameters, optimizer, frozen, .. } = &self.manifest;
         let mut checkpoint = Checkpoint {
@@ -136,8 +136,9 @@ impl Saved {
     }
 }
 
-/// Returns the error for a checkpoint with a damaged file. If the checkpoint itself is gone, it was removed meanwhile,
-/// and is not damaged: it loses its name before it loses its files.
+/// Returns the error for a damaged `file` in the checkpoint folder `checkpoint`: [`CheckpointError::Removed`] if this
+/// folder is gone, because pruning renames a checkpoint before it removes the files, or else
+/// [`CheckpointError::Damaged`].
 fn damaged(checkpoint: &Path, file: &Path, damage: Damage) -> CheckpointError {
     if fs::symlink_metadata(checkpoint).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return CheckpointError::Removed { path: checkpoint.to_path_buf() };
@@ -175,8 +176,8 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups the manifest's entries for tensors by file. The result maps the name of each checkpoint file to the names and
-/// entries of the tensors in this file.
+/// Groups a manifest's tensor entries by file, so that each checkpoint file is read once. Maps a file's name to the
+/// names and entries of its tensors.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

@@ -1,4 +1,4 @@
-//! Writes the files of a checkpoint into a temporary folder: tensor files and index first, the manifest last.
+//! Writes the files of a checkpoint into a temporary folder: the tensor files and the index first, the manifest last.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,7 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 
 /// Writes all files of the validated checkpoint `plan` into the new temporary folder `folder`, and syncs the files and
-/// the folder to disk. Calls `at` just before each operation that changes what a crash would leave on disk, so that
-/// tests can simulate a crash there.
+/// the folder to disk. Calls `at` with each fault-injection point ([`WritePoint`]), so that tests can simulate a crash.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
     at(WritePoint::CreateTemporary);
     fs::create_dir(folder).map_err(CheckpointError::write("create the folder", folder))?;
@@ -84,7 +83,7 @@ fn write_manifest(
     output.sync(MANIFEST).map(drop)
 }
 
-/// Returns the text of a checkpoint's manifest file, after a check that a reader would get the same manifest back.
+/// Returns the text of a checkpoint's manifest file, after checking that a reader would get the same manifest back.
 fn manifest_text(plan: &Plan, files: Vec<FileEntry>) -> Result<String, CheckpointError> {
     let manifest = Manifest {
         version: VERSION,

@@ -1,16 +1,15 @@
-//! Writes checkpoints into a folder so that each is complete or absent, and removes old ones: [`Store`] while the
-//! caller waits, [`Writer`] in the background.
+//! Writes checkpoints into a folder so that each is complete or absent, and removes old ones: [`Store`] blocks the
+//! caller, [`Writer`] works in the background.
 //!
 //! - Input: a [`Checkpoint`](crate::Checkpoint), and the folder of a [`Store`].
-//! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`]; a crash at each of them leaves
-//!   something different on disk.
-//! - The code here must not give a name to an incomplete checkpoint, or remove an old one before the new one is
-//!   durable. It must not remove anything whose name is not one that a store gives. It must refuse a checkpoint that
-//!   cannot be read back.
+//! - Output: the path of the new checkpoint. Tests can simulate a crash at each [`WritePoint`] of a save.
+//! - The code here must not give a checkpoint name to an incomplete checkpoint, or remove an old one before the new one
+//!   is durable. It must not remove anything whose name was not given by a store. It must return an error for a
+//!   checkpoint that could not be read back.
 //!
 //! A module imports only from the modules that are listed before it.
 //!
-//! - `write_point`: [`WritePoint`], the operations of a save. A crash before each leaves something different behind.
+//! - `write_point`: [`WritePoint`], the fault-injection points of a save.
 //! - `plan`: validates a checkpoint and assigns its tensors to files.
 //! - `output`: a file that is hashed while it is written. `files`: writes all files of a checkpoint into a temporary
 //!   folder.

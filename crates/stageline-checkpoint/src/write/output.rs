@@ -1,4 +1,4 @@
-//! A checkpoint's file that is hashed while it is written, and synced to disk at the end.
+//! A checkpoint file that is hashed while it is written, and synced to disk at the end.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,12 +10,11 @@ use crate::error::CheckpointError;
 use crate::format::manifest::FileEntry;
 use crate::format::seal;
 
-/// The number of bytes of a checkpoint file that are written and hashed at a time. A chunk of this size is still in the
-/// processor's cache when it is hashed.
+/// Number of bytes that are written and hashed at a time: a checkpoint file's chunk is then still in the CPU cache when
+/// it is hashed.
 const CHUNK: usize = 1 << 20;
 
-/// A checkpoint's file while it is being written: the open file, and the number and the SHA-256 of the bytes written so
-/// far.
+/// A checkpoint file that is being written, with the length and the SHA-256 state of the bytes so far.
 pub(crate) struct Output {
     path: PathBuf,
     file: BufWriter<File>,
@@ -24,8 +23,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates a new file of a checkpoint at `path`. Returns [`CheckpointError::Write`] if something exists there
-    /// already, or if the file cannot be created.
+    /// Creates a new checkpoint file at `path`. Returns [`CheckpointError::Write`] if something already exists there,
+    /// or if the file cannot be created.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })
@@ -40,14 +39,14 @@ impl Output {
         Ok(())
     }
 
-    /// Hands all buffered bytes of a checkpoint file to the operating system. They are then in the file even if a test
-    /// kills the process at the next [`WritePoint`](crate::WritePoint).
+    /// Passes all buffered bytes of a checkpoint file to the operating system, so that they are in the file if a test
+    /// kills the process at the next fault-injection point ([`WritePoint`](crate::WritePoint)).
     pub(crate) fn flush(&mut self) -> Result<(), CheckpointError> {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the contents of a checkpoint file durable (syncs them to disk). Returns the manifest's entry for the file:
-    /// `name`, and the length and SHA-256 of the bytes that were written.
+    /// Syncs a checkpoint file to disk, so that its contents survive a power loss. Returns the manifest's entry for the
+    /// file: `name`, and the length and SHA-256 of the bytes that were written.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

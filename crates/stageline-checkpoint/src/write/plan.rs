@@ -1,4 +1,4 @@
-//! Validates a checkpoint and assigns its tensors to files, before the disk is touched.
+//! Validates a checkpoint and assigns its tensors to files, before anything is written to disk.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,19 @@ use crate::format::tensor::{Tensor, byte_len};
 /// tensors.
 pub(crate) struct Plan<'a> {
     pub(crate) checkpoint: &'a Checkpoint,
-    /// The names and the values of the tensors to write into each file of the checkpoint, by the name of the file.
+    /// The names and values of the tensors to write into each checkpoint file, by file name.
     pub(crate) files: BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     pub(crate) parameters: BTreeMap<String, TensorEntry>,
     pub(crate) optimizer: BTreeMap<String, TensorEntry>,
 }
 
 impl<'a> Plan<'a> {
-    /// Validates a checkpoint and assigns its tensors to files. Returns an error if its progress is outside the limits
-    /// of [`Progress`](crate::Progress). Returns an error also if a tensor has the reserved name `__metadata__`, a
-    /// wrong number of bytes for its type and shape, or an infinite or NaN value.
+    /// Validates a checkpoint and assigns its tensors to files. Returns an error in these cases:
+    ///
+    /// - The progress is outside the limits of [`Progress`](crate::Progress).
+    /// - A tensor has the reserved name `__metadata__`.
+    /// - A tensor's number of bytes does not match its dtype and shape.
+    /// - A tensor has an infinite or NaN value.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();
@@ -32,9 +35,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Adds tensors of a checkpoint to their files in `files`, and returns the manifest's entries for these tensors.
-/// Returns an error for the first tensor that cannot be saved. `file_of` maps the name of a tensor to the name of its
-/// file.
+/// Adds a checkpoint's tensors to their files in `files`, and returns the manifest's entries for these tensors. Returns
+/// an error for the first tensor that cannot be saved. `file_of` maps a tensor's name to the name of its file.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

@@ -1,4 +1,4 @@
-//! Removes old checkpoints in such an order that a crash never leaves a half-removed one under a checkpoint's name.
+//! Removes old checkpoints in such an order that a crash never leaves a half-removed one under a checkpoint name.
 
 use std::num::NonZero;
 use std::ops::Range;
@@ -11,13 +11,14 @@ use crate::format::folder::{self, CheckpointName};
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes checkpoints in the folder `dir`, so that only `keep` remain: first the ones with a sequence number in
-/// `abandoned`, and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
+/// Removes checkpoints in the folder `dir` until only `keep` remain: first those with a sequence number in `abandoned`
+/// (saved after the checkpoint that this run resumed from), then the oldest. The new checkpoint at `published` always
+/// stays, and is named in errors.
 ///
-/// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
-/// checkpoint's name. If the files of one checkpoint cannot be removed, the files of the others are removed all the
-/// same, and the first error is returned. The remains of earlier removals are removed as well, if possible. Calls `at`
-/// just before each operation that changes what a crash would leave on disk, so that tests can simulate a crash there.
+/// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed folder never has a checkpoint
+/// name. If one checkpoint's files cannot be removed, the others are removed nevertheless, and the first error is
+/// returned. Remains of earlier removals are removed too, if possible. Calls `at` with each fault-injection point
+/// ([`WritePoint`]).
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,
@@ -33,8 +34,8 @@ pub(crate) fn prune(
     let is_abandoned =
         |path: &PathBuf| CheckpointName::parse(path).is_some_and(|name| abandoned.contains(&name.sequence));
     let surplus = checkpoints.len().saturating_sub(keep.get());
-    checkpoints.retain(|path| path.file_name() != published.file_name()); // it stays, whatever its number
-    checkpoints.sort_by_key(|path| !is_abandoned(path)); // stable: otherwise the order of their age stays
+    checkpoints.retain(|path| path.file_name() != published.file_name()); // it stays, whatever its sequence number
+    checkpoints.sort_by_key(|path| !is_abandoned(path)); // a stable sort: otherwise the order by age is kept
     checkpoints.truncate(surplus);
     let left = leftovers(dir).map_err(failed("list", dir))?;
     for (old, path) in checkpoints.iter().enumerate() {
@@ -52,14 +53,14 @@ pub(crate) fn prune(
         at(WritePoint::RemoveOld { old });
         removed = removed.and(disk::remove(&hidden).map_err(failed("remove", &hidden)));
     }
-    // Errors are ignored here: the earlier save has reported them, and the next save tries again.
+    // Errors are ignored here: the earlier save has reported them, and the next save tries again to remove these
+    // remains.
     left.iter().for_each(|hidden| drop(disk::remove(hidden)));
     removed
 }
 
-/// Returns the paths in `dir` whose names begin with `.removing-`: old checkpoints that an earlier save renamed but
-/// could not remove completely. They can be removed at once, because the save of the new checkpoint has synced the
-/// renames.
+/// Returns the remains of earlier removals in `dir`: old checkpoints named `.removing-...`, which an earlier save
+/// renamed but could not remove completely. They can be removed immediately, because their renames are already synced.
 fn leftovers(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -71,8 +72,8 @@ fn leftovers(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Returns the path in `dir` to which the checkpoint at `path` is renamed while it is removed, such as
-/// `.removing-000005-step-50`.
+/// Returns the hidden path in `dir`, such as `.removing-000005-step-50`, that the checkpoint at `path` is renamed to
+/// before its files are removed.
 fn hidden(dir: &Path, path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default();
     let mut hidden = std::ffi::OsString::from(REMOVING);

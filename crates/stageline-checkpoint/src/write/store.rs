@@ -1,4 +1,4 @@
-//! Saves checkpoints into a folder: write, publish by a rename, prune.
+//! Saves checkpoints into a folder: writes a new one, publishes it by a rename, and removes old ones.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::num::NonZero;
@@ -16,16 +16,16 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// A folder where this process saves checkpoints, and keeps only the latest ones. The folder is locked until the store
-/// is dropped, so that no other process writes into it.
+/// A folder where this process saves checkpoints and keeps only the latest ones. The store locks the folder until it is
+/// dropped, so that no other process writes into it.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     keep: NonZero<usize>,
-    /// The sequence numbers of the checkpoints that are later than the one that this run resumed from. They are removed
-    /// before older ones.
+    /// Sequence numbers of abandoned checkpoints, which were saved after the one that this run resumed from. Pruning
+    /// removes them before older checkpoints.
     abandoned: Range<u64>,
-    /// The lock file of a folder of checkpoints. It is locked until the store is dropped or the process ends, even if
+    /// The lock file of the folder of checkpoints. It is locked until the store is dropped or the process ends, even if
     /// the process is killed.
     lock: File,
 }
@@ -33,12 +33,13 @@ pub struct Store {
 impl Store {
     /// Creates the folder `dir`, locks it against other stores, and removes the temporary folders of killed writers.
     ///
-    /// When a new checkpoint is complete, only the `keep` latest checkpoints stay, unless [`resuming`](Self::resuming)
-    /// changes the order of removal. An empty path is the current folder.
+    /// When a save is complete, old checkpoints are removed until the `keep` latest remain;
+    /// [`resuming`](Self::resuming) changes which ones are removed first. An empty path is the current folder.
     ///
     /// # Errors
-    /// - [`CheckpointError::InUse`] if another store has the lock.
-    /// - [`CheckpointError::InTheWay`] if the path, or a part of it, is something other than a folder, such as a file.
+    /// - [`CheckpointError::InUse`] if another store has locked the folder.
+    /// - [`CheckpointError::InTheWay`] if the path, or one of its parents, is something other than a folder, such as a
+    ///   file.
     /// - [`CheckpointError::Write`] if the folder cannot be written.
     pub fn open(dir: &Path, keep: NonZero<usize>) -> Result<Self, CheckpointError> {
         let dir = disk::or_here(dir);
@@ -54,9 +55,9 @@ impl Store {
         Ok(Self { dir: dir.to_path_buf(), keep, abandoned: 0..0, lock })
     }
 
-    /// Tells the store that the run resumes from the checkpoint at the path `resumed`, in the folder of this store. The
-    /// run abandons the checkpoints that were saved after `resumed`, and may have to resume from `resumed` again. When
-    /// the store removes old checkpoints, it therefore removes the abandoned ones first, and then the oldest.
+    /// Tells the store that the run resumes from the checkpoint at the path `resumed`, in the store's folder.
+    /// Checkpoints saved after `resumed` count as abandoned. Pruning removes them first and then the oldest, so that
+    /// the run can resume from `resumed` again.
     #[must_use]
     pub fn resuming(mut self, resumed: &Path) -> Self {
         if let (Some(resumed), Ok(next)) = (CheckpointName::parse(resumed), self.next_sequence()) {
@@ -65,8 +66,8 @@ impl Store {
         self
     }
 
-    /// Writes a checkpoint into a temporary folder, renames the folder to its final name, and then removes old
-    /// checkpoints. Returns the path of the new one.
+    /// Saves a checkpoint: writes it into a temporary folder, renames the folder to its final name, and then removes
+    /// old checkpoints. Returns the path of the new checkpoint.
     ///
     /// # Errors
     /// After most errors the folder has the same checkpoints as before. There are two exceptions:
@@ -78,21 +79,21 @@ impl Store {
     ///
     /// If the folder cannot be synced after the rename, the rename is undone, and the error is
     /// [`CheckpointError::Write`]. If the undo cannot be synced either, a power loss may bring back the new checkpoint,
-    /// which is complete then. A temporary folder may remain; the next save or the next store removes it.
+    /// which is complete in that case. A temporary folder may remain; the next save or the next store removes it.
     ///
-    /// A checkpoint is refused before anything is written in these cases:
+    /// A checkpoint is rejected before anything is written in these cases:
     ///
     /// - A value is not finite.
-    /// - The bytes of a tensor do not match its type and shape.
+    /// - A tensor's number of bytes does not match its dtype and shape.
     /// - A tensor has the reserved name `__metadata__`.
     /// - The [`Progress`](crate::Progress) is outside its limits.
     pub fn save(&mut self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         self.save_observed(checkpoint, &mut |_| {})
     }
 
-    /// Saves a checkpoint with the steps of [`save`](Self::save): it is written into a temporary folder, the folder is
-    /// renamed, and old checkpoints are removed. Calls `at` just before every operation that changes what a crash would
-    /// leave on disk, and once at the end. A test can simulate a crash at each of these points.
+    /// Saves a checkpoint like [`save`](Self::save), for tests that simulate a crash. Calls `at` with each
+    /// fault-injection point: just before every operation that changes what a crash would leave on disk, and at the
+    /// end.
     ///
     /// # Errors
     /// Returns the same errors as [`save`](Self::save).
@@ -108,7 +109,8 @@ impl Store {
         Ok(published)
     }
 
-    /// Writes a checkpoint under a temporary name, renames it to its final name, and returns the final path.
+    /// Writes the validated checkpoint `plan` under a temporary name, renames it to its final name, and returns the
+    /// final path. Calls `at` with each fault-injection point ([`WritePoint`]).
     fn publish(&self, plan: &Plan, at: &mut dyn FnMut(WritePoint)) -> Result<PathBuf, CheckpointError> {
         let name = CheckpointName { sequence: self.next_sequence()?, steps: plan.checkpoint.progress.steps };
         let temporary = self.dir.join(format!("{WRITING}{}-{:06}", process::id(), name.sequence));
@@ -119,8 +121,8 @@ impl Store {
             fs::rename(&temporary, &target).map_err(CheckpointError::write("rename a finished checkpoint to", &target))
         });
         if let Err(error) = written {
-            // An error of this removal is ignored, because the error of the write says more; the next store tries the
-            // removal again.
+            // An error of this removal is ignored, because the write error says more; the next store tries the removal
+            // again.
             let _ = disk::remove(&temporary);
             return Err(error);
         }
@@ -131,9 +133,9 @@ impl Store {
         }
     }
 
-    /// Undoes the rename of a new checkpoint, because syncing the store's folder failed with the error `source`.
-    /// Returns the error for the save: [`CheckpointError::Write`], or [`CheckpointError::NotDurable`] if the rename
-    /// cannot be undone.
+    /// Undoes a new checkpoint's rename from `temporary` to `published`, because the store's folder could not be synced
+    /// (error `source`). Returns the error of the save: [`CheckpointError::Write`], or [`CheckpointError::NotDurable`]
+    /// if the rename cannot be undone.
     fn undo(
         &self,
         published: PathBuf,
@@ -146,17 +148,17 @@ impl Store {
             return CheckpointError::NotDurable { published, source, undo };
         }
         at(WritePoint::SyncUndo);
-        // An error of this removal is ignored, because the error of the sync says more; the next save or store tries
-        // the removal again.
+        // An error of this removal is ignored, because the sync error says more; the next save or store tries the
+        // removal again.
         let _ = remove_leftover(&self.dir, temporary);
         CheckpointError::write("sync", &self.dir)(source)
     }
 
     /// Returns the sequence number for a new checkpoint: the highest number in the folder plus one, or 1 in a folder
-    /// without checkpoints. Files and links with a checkpoint's name count too. Returns [`CheckpointError::LastNumber`]
+    /// without checkpoints. Files and links with a checkpoint name count too. Returns [`CheckpointError::LastNumber`]
     /// if the highest number is 2^64 - 1.
     ///
-    /// The number is not one of an abandoned checkpoint, even if someone has moved that checkpoint away.
+    /// The numbers of abandoned checkpoints are not reused, even if someone has moved such a checkpoint away.
     fn next_sequence(&self) -> Result<u64, CheckpointError> {
         let mut found = folder::list(&self.dir).map_err(CheckpointError::write("list", &self.dir))?;
         let next = match found.pop() {
@@ -169,14 +171,14 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Closing the file is not enough. A process that another thread starts at this moment has a copy of it, and the
-        // copy holds the lock a little longer.
+        // Closing the file is not enough. If another thread is starting a process, that process has a copy of the open
+        // file for a moment, and the copy would hold the lock a little longer.
         let _ = self.lock.unlock();
     }
 }
 
-/// Creates the folder `dir` and its missing parents, and makes their names durable. Returns
-/// [`CheckpointError::InTheWay`] if a part of the path is something other than a folder.
+/// Creates the folder `dir` and its missing parents, and syncs their names to disk. Returns
+/// [`CheckpointError::InTheWay`] if the path, or one of its parents, is something other than a folder.
 fn create(dir: &Path) -> Result<(), CheckpointError> {
     let missing: Vec<_> =
         dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
@@ -190,8 +192,8 @@ fn create(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes what killed writers left in the folder `dir`: temporary folders of incomplete checkpoints (`.writing-...`),
-/// and old checkpoints that were being removed (`.removing-...`).
+/// Removes what killed writers left behind in the folder `dir`: temporary folders of incomplete checkpoints
+/// (`.writing-...`), and old checkpoints that were being removed (`.removing-...`).
 fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     for entry in fs::read_dir(dir).map_err(CheckpointError::write("list", dir))? {
         let entry = entry.map_err(CheckpointError::write("list", dir))?;
@@ -203,11 +205,11 @@ fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the temporary folder at `path` in `dir`, which an earlier save or removal may have left; does nothing if
-/// there is none.
+/// Removes the temporary folder at `path` in `dir`, which an interrupted save or removal may have left behind. Does
+/// nothing if it does not exist.
 ///
-/// A power loss can undo a rename that was not synced. `dir` is therefore synced before any file is removed. Otherwise
-/// the folder could get back the name of a checkpoint without all of its files.
+/// Syncs `dir` first, because a power loss could otherwise undo an unsynced rename, and the half-removed folder would
+/// have a checkpoint name again.
 fn remove_leftover(dir: &Path, path: &Path) -> Result<(), CheckpointError> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(());

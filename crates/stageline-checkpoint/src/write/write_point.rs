@@ -1,74 +1,77 @@
-//! The points of a checkpoint's save where a crash would leave different things on disk: [`WritePoint`].
+//! Fault-injection points of a checkpoint save, for tests that simulate a crash: [`WritePoint`].
 
-/// A moment in the save of a checkpoint just before an operation that changes what a crash would leave on disk. The end
-/// of the save is such a moment too. [`Store::save_observed`](crate::Store::save_observed) reports each of them.
+/// A fault-injection point of a checkpoint save, where a test can simulate a crash.
+/// [`Store::save_observed`](crate::Store::save_observed) passes each point to its callback, just before an operation
+/// that changes what a crash would leave on disk, and at the end of the save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
-    /// A point in saving a checkpoint: the save is about to create its temporary folder.
+    /// Fault-injection point before a checkpoint save creates its temporary folder.
     CreateTemporary,
-    /// A point in saving a checkpoint: the save is about to create the subfolder for the optimizer state in the
-    /// temporary folder.
+    /// Fault-injection point before a checkpoint save creates the subfolder for the optimizer state in its temporary
+    /// folder.
     CreateSubfolder,
-    /// A point in saving a checkpoint: the save is about to create a tensor file and write its header. The index file
-    /// has this point too; it is then written as a whole.
+    /// Fault-injection point before a checkpoint save creates a tensor file and writes the file's header, or creates
+    /// and writes the whole index file.
     WriteFile {
-        /// The index of the file that the save creates next, counted from 0 in the order of writing the checkpoint's
-        /// files.
+        /// Zero-based index of the file to create, in the order of writing.
         file: usize,
     },
-    /// A point in saving a checkpoint: the save is about to write the tensors of a file, after the file's header.
+    /// Fault-injection point between a tensor file's header and its tensors: a crash here leaves a file with the header
+    /// only.
     WriteTensors {
-        /// The index of the file whose tensors the save writes next, counted from 0 in the order of writing the
-        /// checkpoint's files.
+        /// Zero-based index of the file whose tensors are written next, in the order of writing.
         file: usize,
     },
-    /// A point in saving a checkpoint: the save is about to make the contents of a file durable by syncing them to
-    /// disk.
+    /// Fault-injection point before a checkpoint save syncs a tensor file or the index to disk, so that its contents
+    /// survive a power loss.
     SyncFile {
-        /// The index of the file that the save makes durable next, counted from 0 in the order of writing the
-        /// checkpoint's files.
+        /// Zero-based index of the file to sync, in the order of writing.
         file: usize,
     },
-    /// A point in saving a checkpoint: the save is about to make the file names in the optimizer state's subfolder
-    /// durable.
+    /// Fault-injection point before a checkpoint save syncs the optimizer state's subfolder to disk, so that the
+    /// subfolder's file names survive a power loss.
     SyncSubfolder,
-    /// A point in saving a checkpoint: the save is about to create and write the manifest.
+    /// Fault-injection point before a checkpoint save writes the manifest: a crash here leaves all other files, without
+    /// a manifest.
     WriteManifest,
-    /// A point in saving a checkpoint: the save is about to make the contents of the manifest durable.
+    /// Fault-injection point before a checkpoint save syncs the manifest to disk, so that its contents survive a power
+    /// loss.
     SyncManifest,
-    /// A point in saving a checkpoint: the save is about to make the file names in its temporary folder durable.
+    /// Fault-injection point before a checkpoint save syncs its temporary folder to disk, so that the folder's file
+    /// names survive a power loss.
     SyncTemporary,
-    /// A point in saving a checkpoint: the save is about to rename its temporary folder to the checkpoint's name. The
-    /// checkpoint exists from this rename on.
+    /// Fault-injection point before a checkpoint save renames its complete temporary folder to the final checkpoint
+    /// name. The checkpoint exists from this rename on.
     Rename,
-    /// A point in saving a checkpoint: the save is about to make the new checkpoint's name durable by syncing the
-    /// folder of checkpoints.
+    /// Fault-injection point before a checkpoint save syncs the folder of checkpoints to disk, so that the new
+    /// checkpoint's name survives a power loss.
     SyncFolder,
-    /// A point in saving a checkpoint: the save is about to undo the rename of the new checkpoint. The new name could
-    /// not be made durable.
+    /// Fault-injection point before a checkpoint save undoes the rename of the new checkpoint, because the folder of
+    /// checkpoints could not be synced to disk.
     UndoRename,
-    /// A point in saving a checkpoint: the save has undone the rename, and is about to make this durable by syncing the
-    /// folder of checkpoints. The checkpoint's temporary folder is removed after that.
+    /// Fault-injection point after a checkpoint save has undone the rename of the new checkpoint. The save then syncs
+    /// the folder of checkpoints again and removes the temporary folder.
     SyncUndo,
-    /// A point in saving a checkpoint: the save is about to rename an old checkpoint to a temporary name. The old
-    /// checkpoint's files are removed after that.
+    /// Fault-injection point before a checkpoint save hides an old checkpoint: renames it to `.removing-...`, so that
+    /// its files can be removed later.
     HideOld {
-        /// The index of the old checkpoint that the save renames next, counted from 0 in the order of removal.
-        /// Checkpoints that a resumed run has abandoned are removed first, then the oldest.
+        /// Zero-based index of the old checkpoint to rename, in the order of removal: first the checkpoints that a
+        /// resumed run has abandoned, then the oldest.
         old: usize,
     },
-    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk. Old checkpoints have
-    /// been renamed to hidden names, under which they are deleted. After the sync, a crash cannot bring back their old
+    /// Fault-injection point before a checkpoint save syncs the renames of old checkpoints to `.removing-...`. Only
+    /// after this sync may their files be removed, because a power loss can no longer bring back their checkpoint
     /// names.
     SyncHidden,
-    /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
+    /// Fault-injection point before a checkpoint save removes the files of an old checkpoint, which it has renamed to
+    /// `.removing-...` before.
     RemoveOld {
-        /// The index of the old checkpoint whose files the save removes next, counted from 0 in the order of removal.
-        /// Checkpoints that a resumed run has abandoned are removed first, then the oldest.
+        /// Zero-based index of the old checkpoint whose files are removed next, in the order of removal: first the
+        /// checkpoints that a resumed run has abandoned, then the oldest.
         old: usize,
     },
-    /// The last point in saving a checkpoint: the save is about to return. All files are written, the checkpoint has
-    /// its final name, and the old checkpoints to remove are gone.
+    /// Fault-injection point at the end of a checkpoint save, before it returns: the new checkpoint is durable, and the
+    /// old checkpoints to remove are gone.
     Done,
 }

@@ -10,30 +10,29 @@ use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
 use crate::write::store::Store;
 
-/// The result of a save in the background: the path of the new checkpoint, or the error of the save.
+/// The result of a background save: the path of the new checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
 /// Saves checkpoints on a background thread, one at a time, while training continues.
 ///
-/// Dropping a writer waits for the save in progress and discards the save's error: call [`finish`](Self::finish) to see
-/// it.
+/// Dropping a writer waits for the pending save and discards its error. Call [`finish`](Self::finish) to get the error.
 #[derive(Debug)]
 pub struct Writer {
-    /// The channel to the background thread that saves checkpoints. `None` after the channel was closed, which ends the
+    /// Sends checkpoints to the background thread that saves them. `None` once the channel is closed, which ends the
     /// thread.
     checkpoints: Option<Sender<Checkpoint>>,
-    /// The channel from the background thread that saves checkpoints. It returns the result of each save.
+    /// Receives the result of each save from the background thread.
     written: Receiver<Written>,
     /// The background thread that saves checkpoints; `None` after the writer has joined it.
     thread: Option<JoinHandle<()>>,
-    /// Whether a save of a checkpoint was started, and its result was not received from the background thread yet.
+    /// Whether a background save was started whose result has not been received yet.
     pending: bool,
     /// The panic message of the background thread that saves checkpoints; `None` if the thread did not panic.
     panicked: Option<String>,
 }
 
 impl Writer {
-    /// Starts a thread that writes checkpoints into `store`.
+    /// Starts a background thread that saves checkpoints into `store`.
     ///
     /// # Errors
     /// Returns [`CheckpointError::Thread`] if the thread cannot be started.
@@ -58,13 +57,13 @@ impl Writer {
         Ok(Self { checkpoints: Some(checkpoints), written, thread: Some(thread), pending: false, panicked: None })
     }
 
-    /// Waits until the previous save has ended, and then starts to save `checkpoint` in the background. Returns the
-    /// path of the checkpoint from the previous save; `None` if no save was in progress.
+    /// Starts to save `checkpoint` in the background, after waiting for the previous save to end. Returns the path of
+    /// the previous save's checkpoint; `None` if no save was pending.
     ///
     /// # Errors
-    /// Returns the error of the previous save. The new checkpoint is then not written, and the next call may succeed.
-    /// After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists. After a
-    /// panic of the thread, every later write returns [`CheckpointError::Panicked`].
+    /// Returns the error of the previous save. In this case, `checkpoint` is not written, and the next call may
+    /// succeed. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the previous checkpoint exists.
+    /// After a panic of the background thread, every later call returns [`CheckpointError::Panicked`].
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {
         let before = self.wait()?;
         if self.checkpoints.as_ref().is_none_or(|checkpoints| checkpoints.send(checkpoint).is_err()) {
@@ -74,25 +73,26 @@ impl Writer {
         Ok(before)
     }
 
-    /// Whether a save was started and has ended, so that [`wait`](Self::wait) returns its result at once.
+    /// Whether [`wait`](Self::wait) would return a save's result without blocking, because the save has ended and its
+    /// result has not been taken.
     pub fn has_ended(&self) -> bool {
         self.pending && (!self.written.is_empty() || self.thread.as_ref().is_none_or(JoinHandle::is_finished))
     }
 
-    /// Waits for the save in progress and returns the path of its checkpoint; `None` if no save is in progress.
+    /// Waits for the pending save and returns the path of its checkpoint; `None` if no save is pending.
     ///
     /// # Errors
-    /// Returns the error of the save in progress. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`],
-    /// the checkpoint of that save exists.
+    /// Returns the error of the pending save. After [`CheckpointError::NotDurable`] and [`CheckpointError::Prune`], the
+    /// checkpoint of that save exists.
     pub fn finish(mut self) -> Result<Option<PathBuf>, CheckpointError> {
         self.wait()
     }
 
-    /// Waits until the save in progress has ended, so that its memory is free before the next checkpoint is made.
-    /// Returns the path of its checkpoint; `None` if no save is in progress.
+    /// Waits for the pending save to end, so that its checkpoint's host memory is freed before the next checkpoint is
+    /// created. Returns the path of the saved checkpoint; `None` if no save is pending.
     ///
     /// # Errors
-    /// Returns the error of the save in progress, as [`finish`](Self::finish) does.
+    /// Returns the pending save's error, like [`finish`](Self::finish).
     pub fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);
@@ -103,8 +103,8 @@ impl Writer {
         }
     }
 
-    /// Joins the background thread, which ended early because a save panicked, and returns a
-    /// [`CheckpointError::Panicked`] with the message of the panic.
+    /// Joins the background thread after a save has panicked, and returns a [`CheckpointError::Panicked`] with the
+    /// panic message.
     fn panic(&mut self) -> CheckpointError {
         self.checkpoints = None;
         if let Some(Err(payload)) = self.thread.take().map(JoinHandle::join) {
@@ -123,7 +123,7 @@ impl Drop for Writer {
     }
 }
 
-/// Returns the panic message of a thread. `payload` is the value that joining the thread returned as its error.
+/// Extracts the panic message of a thread from `payload`, the error value that joining the thread returned.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "for an unknown reason".into())

@@ -1,21 +1,22 @@
-//! Draws two random numbers for a file from a seed and its path, the same on every machine and in every release.
+//! Derives two random numbers for each corpus file from a seed and the file's path. They are the same on every machine
+//! and in every release.
 //!
-//! The standard library may change the algorithm of its hasher, so this module has its own. FNV-1a hashes the bytes to
-//! a state, and SplitMix64 turns the state into random numbers.
+//! The standard library may change the algorithm of its hasher, so this module has its own. FNV-1a hashes the seed and
+//! the path to a state, from which SplitMix64 generates the random numbers.
 
 /// The two random numbers of one corpus file: `rank` orders the files for sampling, and `share` decides between
 /// training and validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// The random 64-bit number of a corpus file, uniformly distributed. Files are sampled in ascending order of it.
+    /// Sampling order of the corpus file: files are sampled in ascending order of this uniform random 64-bit number.
     pub(crate) rank: u64,
-    /// The random number of a corpus file, uniform in `[0, 1)`. The file is held out for validation if this number is
-    /// below the validation fraction.
+    /// Uniform random number in `[0, 1)` that splits training from validation: the corpus file is held out if its share
+    /// is below the validation fraction.
     pub(crate) share: f64,
 }
 
-/// Returns the two random numbers of the file at `path`, which depend only on the seed and the path. The path is
-/// relative to the root of the corpus and has `/` between its parts.
+/// Returns the two random numbers (`rank` and `share`) of the corpus file at `path`, which depend only on `seed` and
+/// `path`. `path` is relative to the root of the corpus and has `/` between its components.
 ///
 /// FNV-1a over the seed (8 bytes, little-endian) and the path gives the state of a SplitMix64 generator, whose first
 /// two outputs are the random numbers.
@@ -29,7 +30,7 @@ pub(crate) fn draws(seed: u64, path: &str) -> Draws {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// Returns the 64-bit FNV-1a hash that continues the hash `state` over more `bytes`.
+/// Updates the 64-bit FNV-1a hash `state` with `bytes`, and returns the new hash.
 fn fnv1a(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
@@ -43,7 +44,8 @@ fn split_mix_64(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Converts 64 random bits to a number in `[0, 1)`. Only the upper 53 bits are used, as many as an `f64` holds exactly.
+/// Converts 64 random bits to a number in `[0, 1)`. Only the upper 53 bits are used, because an `f64` is exact to 53
+/// bits.
 fn unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }

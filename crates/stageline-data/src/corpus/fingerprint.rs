@@ -1,4 +1,4 @@
-//! The fingerprint of a corpus, a hash that a resumed run compares to check that its text is the same.
+//! Computes the fingerprint of a corpus, a hash that shows a resumed run whether it trains on the same text.
 
 use std::path::Path;
 
@@ -9,17 +9,17 @@ use crate::error::CorpusError;
 use crate::hex::hex;
 use crate::walk::relative_name;
 
-/// Returns the fingerprint of a corpus, a SHA-256 in hexadecimal digits. It covers the names, the byte ranges and the
-/// bytes of the files for training and for validation. Reads all of these bytes.
+/// Returns the fingerprint of a corpus, a SHA-256 in hexadecimal digits. It covers the names, byte ranges and bytes of
+/// the training and validation files. Reads all of these bytes.
 ///
-/// The hash covers the training text and then the validation text. For each text, it takes the number of file ranges.
-/// For each range, it then takes in this order:
+/// The hash covers the training text, then the validation text. For each text, it covers the number of file ranges, and
+/// then for each range, in this order:
 ///
 /// - the length of the file's path relative to `root`, and that path;
-/// - the offsets of the start and the end of the range in the file;
-/// - the bytes of the range.
+/// - the range's start and end offsets in the file;
+/// - the range's bytes.
 ///
-/// Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint, so it must stay the same in every release.
+/// Numbers are 64 bits, little-endian. Checkpoints store the fingerprint, so it must stay the same in every release.
 ///
 /// # Errors
 /// Returns [`CorpusError::Changed`] if a file has changed since it was sampled, or [`CorpusError::Io`] if it cannot be

@@ -1,4 +1,4 @@
-//! Opens a file or folder as a [`Corpus`]: a text for training and one for validation, on disk.
+//! Opens a file or folder as a [`Corpus`], which stays on disk and is split into a training text and a validation text.
 //!
 //! - Input: the path of a file or folder, and [`CorpusOptions`].
 //! - Output: two [`Text`]s and a fingerprint.
@@ -7,12 +7,13 @@
 //!
 //! The files that [`walk`](crate::walk) finds pass through the modules in this order:
 //!
-//! - `options`: [`CorpusOptions`], which choose the files to read and the part to hold out.
+//! - `options`: [`CorpusOptions`], which select the files to read and the part to hold out.
 //! - `draws`: two random numbers for each file: `rank` orders the files, and `share` decides between training and
 //!   validation.
-//! - `sample_files`: takes files in order of rank, up to the limits on files and bytes.
+//! - `sample_files`: selects files in ascending order of `rank`, up to the limits on files and bytes.
 //! - `split`: divides the files into training and validation by their `share`, or a single file by its bytes.
-//! - `fingerprint`: a hash of the chosen file ranges and their bytes, which a resumed run compares to check its text.
+//! - `fingerprint`: hashes the selected file ranges and their bytes, so that a resumed run can check that its text is
+//!   the same.
 
 mod draws;
 mod fingerprint;
@@ -32,8 +33,8 @@ use crate::error::CorpusError;
 use crate::text::Text;
 use crate::walk::walk;
 
-/// A corpus of text files for a byte-level language model: a text for training and a text for validation. The bytes are
-/// read from the files when they are needed, so the files must not change.
+/// A corpus of text files for a byte-level language model, split into a training text and a validation text. The bytes
+/// are read from the files on request, so the files must not change.
 #[derive(Debug)]
 pub struct Corpus {
     train: Text,
@@ -43,31 +44,31 @@ pub struct Corpus {
 
 impl Corpus {
     /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders. Reads the selected bytes
-    /// once, for the [fingerprint](Self::fingerprint).
+    /// once, to compute the [fingerprint](Self::fingerprint).
     ///
     /// # Selection
     /// In a folder, symbolic links to folders, hidden entries (such as `.git`), folders with a `CACHEDIR.TAG` (build
-    /// outputs and caches) and empty files are skipped. Each file has two random numbers, the draws, which depend only on the seed and on the file's path
-    /// relative to the folder:
+    /// outputs and caches) and empty files are skipped. For each file, two random numbers are drawn, which depend only
+    /// on the seed and on the file's path relative to the folder:
     ///
-    /// - The first draw orders the files, and files are taken in this order until `max_files` or `max_bytes` of the
-    ///   options is reached. The selected files are therefore an unbiased sample. The texts for training and for
-    ///   validation keep this order.
-    /// - The second draw, from 0 to below 1, decides about validation: a file is held out if this draw is below the
-    ///   validation fraction. Adding or removing other files never moves a file between training and validation, with
-    ///   one exception. If two or more files would all be held out, then the file whose draw is nearest to the
-    ///   validation fraction is moved to training. Likewise, if the fraction is above 0 and no file would be held out,
-    ///   the nearest file is moved to validation.
+    /// - The first number orders the files. They are selected in this order until the options' `max_files` or
+    ///   `max_bytes` is reached, so the selected files are an unbiased sample. The training and validation texts keep
+    ///   this order.
+    /// - The second number, from 0 to below 1, splits training from validation: a file is held out if its number is
+    ///   below the validation fraction. Adding or removing other files never moves a file between training and
+    ///   validation, with one exception. If two or more files would all be held out, the file whose number is nearest
+    ///   to the validation fraction is moved to training. Likewise, if the fraction is above 0 and no file would be
+    ///   held out, the nearest file is moved to validation.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
     /// # Changes
-    /// The files must not change while the corpus is open, so that a run continues with the text it began with. If a
-    /// file is deleted, or its length or modification time changes, the next read of it returns
+    /// The files must not change while the corpus is open, so that a run continues with the text that it began with. If
+    /// a file is deleted, or its length or modification time changes, the next read of that file returns
     /// [`CorpusError::Changed`]. Windows in other files can still be read. A change that keeps both the length and the
-    /// modification time is not detected. This can be a second write within the resolution of the file system's clock
-    /// (some milliseconds), or a write after which the time was set back. Every read opens files by `path`, so a
-    /// relative path ties the process to its working directory.
+    /// modification time is not detected. Examples are a second write within the resolution of the file system's clock
+    /// (some milliseconds), and a write after which the modification time was set back. Every read opens files by
+    /// `path`, so a relative path ties the process to its working directory.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if an option is outside its range.
@@ -91,30 +92,30 @@ impl Corpus {
             return Err(CorpusError::NothingToRead { path: path.to_path_buf(), extensions });
         }
         let split = split(sampled, options.validation_fraction);
-        // Reads each file, so an unreadable one is an error now, and not when a step first needs it.
+        // Reads each file, so an unreadable file is reported here, and not when a training step first needs it.
         let fingerprint = fingerprint(path, &split)?;
         Ok(Self { train: Text::new(split.train), validation: Text::new(split.validation), fingerprint })
     }
 
-    /// Returns the corpus's text for training, which is never empty.
+    /// Returns the corpus's training text, which is never empty.
     pub fn train(&self) -> &Text {
         &self.train
     }
 
-    /// Returns the corpus's text that is held out for validation. It is empty only if the validation fraction is 0 or
-    /// the corpus is a single byte.
+    /// Returns the corpus's validation text, which is held out from training. It is empty only if the validation
+    /// fraction is 0 or the corpus is a single byte.
     pub fn validation(&self) -> &Text {
         &self.validation
     }
 
-    /// Returns the fingerprint of the corpus, a SHA-256 in 64 hexadecimal digits. A resumed run compares it to check
-    /// that its text is the same.
+    /// Returns the corpus's fingerprint, a SHA-256 hash as 64 hexadecimal digits. A resumed run compares it to check
+    /// that it trains on the same text.
     ///
-    /// The fingerprint covers the selected bytes of all files, in order, for training and for validation, with the
-    /// files' paths relative to the folder. It therefore changes when a file is added, removed, renamed or rewritten,
-    /// and when the options select other files or another split.
+    /// The fingerprint covers the selected bytes of all training and validation files, in order, and the files' paths
+    /// relative to the folder. It therefore changes when a file is added, removed, renamed or rewritten, and when the
+    /// options select other files or another split.
     ///
-    /// The fingerprint does not cover modification times and the place of the folder, which differ in a copy of the
+    /// The fingerprint does not cover modification times and the folder's own path, which differ in a copy of the
     /// corpus. If the corpus is a single file, its name is not covered either.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()

@@ -1,24 +1,25 @@
-//! The options of a corpus: the files to read, and the part to hold out for validation.
+//! The options of a corpus: which files to read, and which part to hold out for validation.
 
 use crate::error::CorpusError;
 
-/// The options of a corpus: the files to read, and the part to hold out for validation.
+/// The options of [`Corpus::open`](crate::Corpus::open): which files to read, and which part to hold out for
+/// validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorpusOptions {
-    /// The extensions of the files to read in a folder, such as `rs`; `None`, the default, reads every regular file. A
+    /// The extensions of the files to read in a folder, such as `rs`. `None`, the default, reads every regular file. A
     /// corpus that is a single file is read whatever its extension.
     pub extensions: Option<Vec<String>>,
-    /// The largest number of bytes that the texts for training and validation may have together; at least 1. The last
-    /// file is cut to meet this limit. Opening the corpus reads all of these bytes once. The default is 32 MiB.
+    /// The maximum size in bytes of the training and validation texts together; at least 1. The last file is truncated
+    /// to meet this limit. Opening the corpus reads all of these bytes once. The default is 32 MiB.
     pub max_bytes: u64,
-    /// The largest number of files that the texts for training and validation may have together; at least 1. Opening
-    /// the corpus reads each of them. The default is 16,384.
+    /// The maximum number of files that make up the training and validation texts together; at least 1. Opening the
+    /// corpus reads each of them. The default is 16,384.
     pub max_files: usize,
     /// The fraction of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
     /// below 1. The default is 0.1.
     pub validation_fraction: f64,
-    /// The seed of two random choices; the default is 0. It decides the order in which files are sampled until
-    /// `max_bytes` or `max_files` is reached, and the files that are held out for validation.
+    /// The seed of each file's random numbers; the default is 0. It determines the sampling order of the files, until
+    /// `max_bytes` or `max_files` is reached, and which files are held out for validation.
     pub seed: u64,
 }
 

@@ -10,18 +10,19 @@ use crate::file_change::Stamp;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// A file that was sampled for the corpus. `range` is the range of its bytes that the corpus uses, and `share` is the
-/// random number that assigns the file to training or validation.
+/// A file that was sampled for the corpus: the byte range that the corpus uses, and the random number that assigns the
+/// file to training or validation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,
-    /// The random number in `[0, 1)` of a sampled file that assigns the file to training or validation:
-    /// [`Draws::share`](crate::corpus::draws::Draws::share).
+    /// Uniform random number in `[0, 1)` ([`Draws::share`](crate::corpus::draws::Draws::share)): the sampled file is
+    /// held out for validation if it is below the validation fraction.
     pub(crate) share: f64,
 }
 
-/// Samples the non-empty files among `files`, in ascending order of their random numbers `Draws::rank`, until
-/// `max_files` or `max_bytes` of the options is reached. The last file may be cut to fit `max_bytes`.
+/// Samples non-empty files from `files` in random order (ascending `Draws::rank`), until the options' `max_files` or
+/// `max_bytes` is reached. The last file may be truncated to fit `max_bytes`. The random numbers depend on the files'
+/// paths relative to the corpus folder `root`.
 ///
 /// The order is random, so the result is an unbiased sample of all files.
 ///
@@ -34,7 +35,7 @@ pub(crate) fn sample_files(
 ) -> Result<Vec<SampledFile>, CorpusError> {
     let drawn = files.into_iter().map(|path| (draws(options.seed, &relative_name(root, &path)), path));
     let mut drawn: Vec<_> = drawn.collect();
-    // The path orders equal ranks, because the order of a directory listing is undefined.
+    // Equal ranks are ordered by path, because the order of a directory listing is undefined.
     drawn.sort_unstable_by(|(a, a_path), (b, b_path)| (a.rank, a_path).cmp(&(b.rank, b_path)));
 
     let mut room = options.max_bytes;

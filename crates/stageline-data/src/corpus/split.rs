@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::corpus::sample_files::SampledFile;
 use crate::file_range::FileRange;
 
-/// The file ranges of a corpus (files, or parts of files), divided into those for training and those for validation.
+/// A corpus's file ranges (whole files, or parts of files), split into training and validation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) train: Vec<FileRange>,
@@ -22,11 +22,11 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     }
 }
 
-/// Splits a single file into training and validation. The fraction `fraction` of its bytes, at its end, is held out for
-/// validation. Neither part is empty if the file has two bytes or more and `fraction` is above 0.
+/// Splits a corpus that is a single file: holds out the last `fraction` of the bytes in `whole` for validation, and
+/// keeps the rest for training. Neither side is empty if the file has two or more bytes and `fraction` is above 0.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
-    let most = whole.len() - 1; // a range is never empty
+    let most = whole.len() - 1; // does not underflow: a file range is never empty
     let least = u64::from(fraction > 0.0).min(most);
     let border = bytes.end - ((whole.len() as f64 * fraction) as u64).clamp(least, most);
     let side = |bytes: Range<u64>| {
@@ -42,7 +42,7 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files, training or validation may get no file by chance. The file whose `share` is nearest to `fraction`
-    // then moves there.
+    // is then moved there.
     if train.is_empty() {
         train.extend(remove_nearest(&mut validation, fraction));
     } else if validation.is_empty() && fraction > 0.0 {
@@ -52,8 +52,8 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     Split { train: ranges(train), validation: ranges(validation) }
 }
 
-/// Removes and returns the file in `side` whose random number `share` is nearest to `fraction`; `None` if the list is
-/// empty. `side` lists the files for training, or the files for validation.
+/// Removes the file whose random number `share` is nearest to `fraction` from `side` (the training or validation
+/// files), so that the caller can move it to the other side, which is empty. Returns `None` if `side` is empty.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;

@@ -1,11 +1,11 @@
-//! The encoding of bytes, which needs no tokenizer: [`Bytes`].
+//! The byte-level encoding, which needs no tokenizer: [`Bytes`].
 
 use crate::tokens::encode::{Encode, check_known};
 use crate::tokens::error::TokenError;
 
-/// The encoding that makes each byte of the text a token, a number from 0 to 255. The vocabulary has 256 tokens.
+/// The byte-level encoding: each byte of the text is a token with an id from 0 to 255. The vocabulary has 256 tokens.
 ///
-/// Any bytes can be encoded. Decoding replaces each sequence of bytes that is not valid UTF-8 with U+FFFD.
+/// Any bytes can be encoded. Decoding replaces each invalid UTF-8 sequence with U+FFFD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes;
 

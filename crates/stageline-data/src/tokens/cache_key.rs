@@ -1,4 +1,5 @@
-//! The key of a token file: a hash that finds the tokens of an unchanged source (the text files to tokenise) again.
+//! Computes the cache key of a token file, a hash that lets [`prepare`](crate::prepare) find the token file of an
+//! unchanged source (the text files to tokenise) again.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,13 +10,18 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// The version of the rules by which documents are cut, encoded and ended. It must be raised when a change of the code
-/// gives the same text files other tokens.
-const RULES: u32 = 5;
+/// The version of the tokenisation rules (how documents are split, encoded and ended), which is part of the cache key
+/// of a token file. Raise it when a code change gives the same text files different tokens, so that old token files are
+/// not used again.
+const RULES: u32 = 6;
 
-/// Returns the key of a token file, by which a later call for the same source finds the file. The key is a SHA-256. It
-/// covers the versions of the format and of the rules, the encoding, the options that change the tokens, and the path
-/// of the source. It also covers each file's name, kind (JSON lines or not), length and modification time.
+/// Returns a token file's cache key, so that a later call for the same source finds the file. The key is a SHA-256 of
+/// these inputs:
+///
+/// - the versions of the token file format and of the tokenisation rules;
+/// - the encoding, and the options that affect the tokens;
+/// - the path of the source (the text files to tokenise);
+/// - each file's name, kind (JSON lines or not), length and modification time.
 ///
 /// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
@@ -38,7 +44,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.update((source.files.len() as u64).to_le_bytes());
     for file in &source.files {
         text(&mut hash, file.name.as_bytes());
-        // The name of a single file is empty, and links with different extensions may lead to the same file.
+        // A single file has an empty name, so its extension is hashed here. Links with different extensions may lead to
+        // the same file.
         if file.name.is_empty() && file.is_json_lines() {
             text(&mut hash, b"JSON lines");
         }

@@ -1,4 +1,4 @@
-//! The chat template of a model's folder, which turns a conversation into text: [`ChatTemplate`].
+//! The chat template of a model folder, which renders a conversation as text: [`ChatTemplate`].
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -16,31 +16,32 @@ use crate::tokens::message::{Chat, Message};
 use crate::tokens::panics::caught;
 use crate::tokens::regular_file::open_file;
 
-/// The files in a model's folder that may contain a chat template. The first takes precedence over the last, and the
-/// second is for conversations with tools.
+/// The files in a model folder that may contain a chat template: `TEMPLATE_FILE` takes precedence over `CONFIG_FILE`.
+/// `TOOL_USE_FILE` contains the template for conversations with tools.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// The file that may name special tokens beside [`CONFIG_FILE`].
+/// The file that may define special tokens, in addition to [`CONFIG_FILE`].
 const TOKENS_FILE: &str = "special_tokens_map.json";
 
-/// The largest length, in bytes, of a file with a chat template.
+/// Maximum length, in bytes, of a chat template file or tokenizer settings file; a longer one is an error.
 const MOST: u64 = 16 << 20;
 
-/// The characters that replace `{% generation %}` and `{% endgeneration %}`, so that answers can be found in the
-/// output. They are Unicode noncharacters.
+/// The characters that replace `{% generation %}` and `{% endgeneration %}` in a chat template, so that the answers can
+/// be located in the rendered text. They are Unicode noncharacters, which do not occur in normal text.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
 /// The names of a tokenizer's special tokens, which templates read as variables.
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The chat template of a model's folder in Jinja, which renders the messages of a conversation as the text that a
-/// model reads. A folder may have another template for conversations with tools.
+/// The Jinja chat template of a model folder, which renders the messages of a conversation as the text that a model
+/// reads. A model folder may have another template for conversations with tools.
 ///
-/// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and
-/// with most methods of Python's strings and dictionaries. Very small and very large floats print differently.
+/// A template is rendered with the settings, variables and functions of `apply_chat_template` in the Transformers
+/// library, and with most methods of Python's strings and dictionaries. Very small and very large floats print
+/// differently.
 ///
 /// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {
@@ -48,16 +49,18 @@ pub(crate) struct ChatTemplate {
     /// The template for conversations with tools; `None` if they use the default template too.
     tool_use: Option<Template>,
     special_tokens: Vec<(&'static str, String)>,
-    /// The texts of tokens that the tokenizer's settings name and the tokenizer does not have.
+    /// Added and special tokens in `tokenizer_config.json` or `special_tokens_map.json` that the tokenizer's vocabulary
+    /// (`tokenizer.json`) lacks. A conversation whose rendered text contains one of them is rejected, because the
+    /// tokenizer would split it into several ordinary tokens.
     missing: Vec<String>,
     fingerprint: String,
 }
 
 impl ChatTemplate {
-    /// Reads the chat template of a model's folder from its `chat_template.jinja`, or else from its
+    /// Reads the chat template of a model folder from its `chat_template.jinja`, or else from its
     /// `tokenizer_config.json`; `None` if neither has one. The template for conversations with tools is read from
-    /// `additional_chat_templates`, or else from the same `tokenizer_config.json`. `has_token` says whether the tokenizer
-    /// has a token with the given text.
+    /// `additional_chat_templates`, or else from the same `tokenizer_config.json`. `has_token` tells whether the
+    /// tokenizer's vocabulary has the given token.
     pub(crate) fn in_folder(folder: &Path, has_token: impl Fn(&str) -> bool) -> Option<Self> {
         let [template, tool_use, config] = [TEMPLATE_FILE, TOOL_USE_FILE, CONFIG_FILE].map(|name| folder.join(name));
         let of_config = settings(&config);
@@ -83,7 +86,7 @@ impl ChatTemplate {
         let date = Date::now();
         let sources = [Some(&source), tool_use.as_ref().map(|(_, source)| source)];
         let prints_date = sources.into_iter().flatten().flatten().any(|source| source.contains("strftime_now"));
-        // Today's date is left out, so that a token file is found on another day too.
+        // Today's date is not hashed, so that a token file is found on another day too.
         if let Some(fixed) = date.fixed().filter(|_| prints_date) {
             hash.update(format!("{fixed:?}"));
         }
@@ -104,13 +107,14 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns a hash of the template and of its special tokens. If the hash differs, the tokens of a conversation may
+    /// Returns a hash of the templates and special tokens. A different hash means that the tokens of a conversation may
     /// differ.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Renders a conversation as text. If `asks_for_answer`, the text ends with the generation prompt.
+    /// Renders a conversation as text. If `asks_for_answer`, the text ends with the generation prompt (the start of an
+    /// answer).
     ///
     /// # Errors
     /// Returns [`TokenError::Template`] if the template fails or rejects the messages.
@@ -126,7 +130,8 @@ impl ChatTemplate {
         rendered.map_err(|message| TokenError::Template { path: template.path.clone(), message })
     }
 
-    /// Checks that the tokenizer has all tokens in a rendered conversation.
+    /// Rejects a rendered conversation `chat` that contains a special token missing from the tokenizer's vocabulary;
+    /// returns any other conversation unchanged. The error is a message with the fix.
     fn checked(&self, chat: Chat) -> Result<Chat, String> {
         match self.missing.iter().find(|token| chat.text.contains(token.as_str())) {
             Some(token) => Err(format!(
@@ -137,8 +142,8 @@ impl ChatTemplate {
         }
     }
 
-    /// Returns the values of all variables that a template may read. An error is a text that says which value is not
-    /// valid JSON.
+    /// Returns all variables that a chat template may read, with their values. `asks` is the value of
+    /// `add_generation_prompt`. The error is a message that says why a variable's value is not valid JSON.
     fn variables(&self, messages: &[Message], variables: &ChatVariables, asks: bool) -> Result<Value, String> {
         let read = |json: &str| serde_json::from_str::<Value>(json).map_err(|error| error.to_string());
         let values = messages.iter().map(|message| value_of(message).map_err(|error| error.to_string()));
@@ -150,23 +155,23 @@ impl ChatTemplate {
         all.push(("messages", values.collect::<Result<Value, _>>()?));
         all.push(("tools", variables.tools().map_or(Ok(Value::from(())), read)?));
         all.push(("add_generation_prompt", asks.into()));
-        Ok(Value::from_pairs(all)) // of equal names, the last counts
+        Ok(Value::from_pairs(all)) // of equal names, the last takes precedence
     }
 }
 
-/// A template of a model's folder.
+/// A parsed chat template of a model folder.
 struct Template {
-    /// The path of the file with the template.
+    /// The path of the file that contains the chat template, for error messages.
     path: PathBuf,
-    /// The parsed template, or a text that says why it cannot be used.
+    /// The Jinja environment with the parsed template, or a message that says why the template cannot be used.
     environment: Result<Environment<'static>, String>,
-    /// Whether the template marks the answers by `{% generation %}`.
+    /// Whether the template marks the answers (the parts to train on) by `{% generation %}`.
     has_marks: bool,
 }
 
 impl Template {
-    /// Creates a template from its source, the text of the file. If `source` is an error message, or the source cannot
-    /// be parsed, every rendering returns the error.
+    /// Parses a chat template from its `source` text. The template's function `strftime_now` prints `date`. If `source`
+    /// is an error message, or the text cannot be parsed, every rendering returns the error.
     fn new(path: &Path, source: Result<String, String>, date: &Date) -> Self {
         let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
         let parsed = |source: String| environment(&marked(&source), date.clone()).map_err(|error| error.to_string());
@@ -174,7 +179,7 @@ impl Template {
         Self { path: path.to_path_buf(), environment, has_marks }
     }
 
-    /// Renders the template with `variables`. An error is a text that says why the template fails.
+    /// Renders the template with `variables`. The error is a message that says why the template fails.
     fn render(&self, variables: Value) -> Result<Chat, String> {
         let environment = self.environment.as_ref().map_err(Clone::clone)?;
         if self.has_marks && variables.to_string().contains(MARKS) {
@@ -186,12 +191,13 @@ impl Template {
     }
 }
 
-/// The fields of a message that may contain the model's thoughts (its reasoning). If a message has several, the first
-/// in this list counts.
+/// The message fields that may contain the model's reasoning ("thinking"). If a message has several of them, the first
+/// in this list is used.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Converts a message to the value that a template reads. As in the Transformers library, fields that are null are left
-/// out. If any field has the model's thoughts, both `reasoning_content` and `thinking` have them.
+/// Converts a message to a template value. As in the Transformers library, null fields are left out. If any of several
+/// fields ([`THOUGHTS`]) contains the model's reasoning, the template finds it both as `reasoning_content` and as
+/// `thinking`.
 fn value_of(message: &Message) -> serde_json::Result<Value> {
     let fields: Value = serde_json::from_str(message.json())?;
     let names = fields.try_iter().into_iter().flatten();
@@ -209,7 +215,7 @@ fn value_of(message: &Message) -> serde_json::Result<Value> {
     Ok(Value::from_pairs(values))
 }
 
-/// Returns the text of a file, `None` if there is no such file, or what is wrong with it.
+/// Reads a text file; `None` if there is no such file. The error is a message that says why the file cannot be read.
 fn text_of(path: &Path) -> Result<Option<String>, String> {
     let mut text = String::new();
     match open_file(path, MOST) {
@@ -220,14 +226,15 @@ fn text_of(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-/// Returns the parsed `tokenizer_config.json`, `null` if it is missing, or an error message.
+/// Parses the JSON file at `path`: `tokenizer_config.json` or `special_tokens_map.json`. Returns JSON `null` if the
+/// file is missing. The error is a message that says why the file cannot be used.
 fn settings(path: &Path) -> Result<serde_json::Value, String> {
     let text = text_of(path)?;
     text.map_or(Ok(serde_json::Value::Null), |text| serde_json::from_str(&text).map_err(|error| error.to_string()))
 }
 
-/// Returns the template with the given name from the settings of a tokenizer; `None` if they have no such template. The
-/// settings have a list of templates with names, or a single template, whose name is `default`.
+/// Returns the chat template named `name` from a tokenizer's settings, which have either a list of named templates or a
+/// single one, named `default`. Returns `None` if there is no such template.
 fn in_settings<'a>(settings: &'a serde_json::Value, name: &str) -> Option<&'a str> {
     let found = &settings["chat_template"];
     let has_name = |entry: &&serde_json::Value| entry["name"] == name;
@@ -235,8 +242,9 @@ fn in_settings<'a>(settings: &'a serde_json::Value, name: &str) -> Option<&'a st
     single.or_else(|| found.as_array()?.iter().find(has_name)?["template"].as_str())
 }
 
-/// Returns the names and the texts of the special tokens of a tokenizer. They are in its settings or, if these do not
-/// mention a token, in `special_tokens_map.json`. A token is a string, or an object with its text as `content`.
+/// Returns the names and strings of a tokenizer's special tokens, from the tokenizer's `settings` or, if these do not
+/// mention a token, from `map` (the contents of `special_tokens_map.json`). A token is a string, or an object with the
+/// string as `content`.
 fn special_tokens(settings: &serde_json::Value, map: &serde_json::Value) -> Vec<(&'static str, String)> {
     let text = |name: &&'static str| {
         let found = settings.get(*name).or_else(|| map.get(*name))?;
@@ -245,10 +253,11 @@ fn special_tokens(settings: &serde_json::Value, map: &serde_json::Value) -> Vec<
     SPECIAL_TOKENS.iter().filter_map(text).collect()
 }
 
-/// Checks that the token by which a template ends an answer has a name. Otherwise an answer would have no end.
+/// Rejects a chat template (`source`) that writes `eos_token` although the tokenizer's settings do not define it,
+/// because answers would be rendered without their end token. A template that tests or sets `eos_token` is accepted.
 ///
 /// # Errors
-/// Returns a text that says where to add the token.
+/// Returns a message that says where to add the token.
 fn check_end(
     source: &str,
     settings: &serde_json::Value,
@@ -257,7 +266,7 @@ fn check_end(
     let expression = |text: &str| Regex::new(text).expect("the expression is valid");
     let source = expression(r"(?s)\{#.*?#\}").replace_all(source, "");
     let is_used = expression(r"\beos_token\b").is_match(&source);
-    // A template that asks for the token, or sets it, does without it.
+    // A template that tests or sets `eos_token` also works without it.
     let asks = expression(r"\b(if|elif|and|or|not|set)\s+eos_token\b|\beos_token\s*(is\b|\|)").is_match(&source);
     let is_named = settings.get("eos_token").is_some() || special_tokens.iter().any(|(name, _)| *name == "eos_token");
     match is_used && !asks && !is_named {
@@ -268,8 +277,9 @@ fn check_end(
     }
 }
 
-/// Returns the texts of the tokens that the settings of a tokenizer add, and of its special tokens, that the tokenizer
-/// does not have. They would be encoded as several ordinary tokens.
+/// Returns the added and special tokens in a tokenizer's settings that its vocabulary lacks, so that conversations with
+/// such a token can be rejected: it would be encoded as several ordinary tokens. `has_token` tells whether the
+/// vocabulary has a token.
 fn missing_tokens(
     settings: &serde_json::Value,
     special_tokens: &[(&'static str, String)],
@@ -281,14 +291,14 @@ fn missing_tokens(
     texts.filter(|text| !text.trim().is_empty() && !has_token(text)).map(str::to_owned).collect()
 }
 
-/// Returns the regular expression for the tags `{% generation %}` and `{% endgeneration %}`, with their whitespace
-/// control.
+/// Returns the regular expression that matches the tags `{% generation %}` and `{% endgeneration %}`, including their
+/// whitespace control (`-` or `+`).
 fn tag() -> Regex {
     Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("the expression is valid")
 }
 
-/// Replaces the tags `{% generation %}` and `{% endgeneration %}` by the characters of [`MARKS`]. Each is put in its
-/// own Jinja block, so that whitespace around it is trimmed as around other blocks.
+/// Replaces the tags `{% generation %}` and `{% endgeneration %}` by the characters of [`MARKS`]. Each character gets
+/// its own Jinja block, so that whitespace around it is trimmed as around other blocks.
 fn marked(source: &str) -> String {
     let block = |found: &regex::Captures| {
         let mark = MARKS[usize::from(found.get(2).is_some())];
@@ -297,11 +307,11 @@ fn marked(source: &str) -> String {
     tag().replace_all(source, block).into_owned()
 }
 
-/// The error message for unpaired [`MARKS`].
+/// The error message for an answer in a rendered conversation with only one of its two [`MARKS`] (start and end).
 const NO_BORDER: &str = "an answer that it marks by `generation` has no beginning or no end";
 
-/// Removes the [`MARKS`] from a rendered text. Returns the text, and the ranges between a start mark and its end mark
-/// as answers. Returns an error message if a mark has no partner.
+/// Extracts the answers from a rendered text: removes the [`MARKS`] that enclose them, and returns the text with the
+/// answers' byte ranges. The error is a message if a mark is unpaired.
 fn unmarked(rendered: &str) -> Result<Chat, String> {
     let mut chat = Chat::default();
     let mut start = None;

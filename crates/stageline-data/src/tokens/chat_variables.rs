@@ -1,4 +1,4 @@
-//! The variables of a chat template besides the messages of a conversation: [`ChatVariables`].
+//! The inputs of a chat template besides the messages of a conversation: [`ChatVariables`].
 
 use std::borrow::Cow;
 
@@ -9,12 +9,13 @@ use serde_json::value::RawValue;
 use crate::shown;
 use crate::tokens::json_object::{Fields, kind};
 
-/// The names of the fields with the definitions of tools, and with other variables of the template.
+/// The names of the JSON fields that contain the tool definitions (`TOOLS`) and the other chat template variables
+/// (`VARIABLES`).
 pub(crate) const TOOLS: &str = "tools";
 pub(crate) const VARIABLES: &str = "chat_template_kwargs";
 
-/// The names that no field of `chat_template_kwargs` may have. The messages and the tools have fields of their own, and
-/// the others are settings of transformers' `apply_chat_template`, which are no variables of a template.
+/// The variable names that `chat_template_kwargs` may not set. `messages` and `tools` have JSON fields of their own.
+/// The others are arguments of transformers' `apply_chat_template`, not template variables.
 const RESERVED: [&str; 15] = [
     "messages",
     "conversation",
@@ -33,13 +34,13 @@ const RESERVED: [&str; 15] = [
     "tokenizer_kwargs",
 ];
 
-/// The variables of a chat template besides the messages. These are the definitions of the tools that a model may call,
-/// and variables of any name, such as `enable_thinking`.
+/// The inputs of a chat template besides the messages: the definitions of the tools that a model may call, and
+/// variables of any name, such as `enable_thinking`.
 ///
-/// The type is deserialised from an object with the fields `tools` and `chat_template_kwargs`, both optional, as a line
-/// of a JSON-lines file has them. `tools` is a list of objects, or a string with such a list as JSON; an empty list
-/// counts as none. `chat_template_kwargs` is an object. As in transformers, its fields replace special tokens of the
-/// same name, but not the messages or the tools.
+/// The type is deserialised from a JSON object with the optional fields `tools` and `chat_template_kwargs`, such as a
+/// line of a JSON-lines file. `tools` is a list of objects, or a string that contains such a list as JSON; an empty
+/// list counts as none. `chat_template_kwargs` is an object. As in transformers, its fields replace special tokens of
+/// the same name, but not the messages or the tools.
 #[derive(Clone, Debug, Default)]
 pub struct ChatVariables {
     tools: Option<Box<RawValue>>,
@@ -47,37 +48,39 @@ pub struct ChatVariables {
 }
 
 impl ChatVariables {
-    /// Returns the definitions of the tools as a JSON list, whose objects have their fields in the original order;
-    /// `None` if there are no tools.
+    /// Returns the tool definitions as a JSON list, with the fields of each object in the original order; `None` if
+    /// there are no tools.
     pub fn tools(&self) -> Option<&str> {
         self.tools.as_deref().map(RawValue::get)
     }
 
-    /// Returns the names of all variables except the tools, and their values as JSON, in the original order.
+    /// Returns the names of all template variables except the tools, and their values as JSON, in the original order.
     pub fn others(&self) -> impl Iterator<Item = (&str, &str)> {
         self.others.iter().map(|(name, value)| (name.as_str(), value.get()))
     }
 
-    /// Whether there are no variables besides the messages.
+    /// Whether there are neither tools nor other template variables.
     pub fn is_empty(&self) -> bool {
         self.tools.is_none() && self.others.is_empty()
     }
 
-    /// Reads the variables from the values of the fields `tools` and `chat_template_kwargs`. The error says what is
-    /// wrong with a field, in words that are safe to print.
+    /// Parses the template variables from the values of the fields `tools` and `chat_template_kwargs`. The error is a
+    /// message that says what is wrong with a field, and is safe to print.
     pub(crate) fn of_fields(tools: Option<&RawValue>, variables: Option<&RawValue>) -> Result<Self, String> {
         let tools = tools.map_or(Ok(None), self::tools)?;
         Ok(Self { tools, others: variables.map_or(Ok(Vec::new()), others)? })
     }
 
-    /// Returns the length in bytes of the variables as JSON.
+    /// Returns the length in bytes of all chat template variables as JSON, including the tool definitions, which counts
+    /// towards a batch's size limit.
     pub(crate) fn length(&self) -> usize {
         let others = self.others().map(|(name, json)| name.len() + json.len());
         self.tools().map_or(0, str::len) + others.sum::<usize>()
     }
 }
 
-/// Returns the list of tools in a field, or `None` if the list is empty.
+/// Parses the JSON field `tools`: a list of tool definitions, or a string that contains such a list as JSON. Returns
+/// `None` if the list is empty. The error is a message that says what is wrong.
 fn tools(field: &RawValue) -> Result<Option<Box<RawValue>>, String> {
     let is_no_json =
         |error: serde_json::Error| format!("has no JSON in the field `{TOOLS}`: {}", shown::text(&error.to_string()));
@@ -101,7 +104,8 @@ fn tools(field: &RawValue) -> Result<Option<Box<RawValue>>, String> {
     }
 }
 
-/// Returns the variables in the field `chat_template_kwargs`.
+/// Parses the JSON field `chat_template_kwargs` into the name and JSON value of each chat template variable. The error
+/// is a message that says what is wrong.
 fn others(field: &RawValue) -> Result<Vec<(String, Box<RawValue>)>, String> {
     if kind(field) != "an object" {
         return Err(format!("has {} in the field `{VARIABLES}` and not an object", kind(field)));

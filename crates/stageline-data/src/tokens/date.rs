@@ -1,16 +1,17 @@
-//! The date that a chat template prints by `strftime_now`: [`Date`].
+//! The date that the function `strftime_now` of a chat template prints: [`Date`].
 
 use std::env;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The environment variable that sets the date, in seconds since the start of 1970. Other programs read it too, so that
-/// their outputs do not depend on the day.
+/// The environment variable that sets the date, in seconds since the start of 1970. Other programs honour it too, to
+/// make their outputs reproducible.
 const FIXED: &str = "SOURCE_DATE_EPOCH";
 
-/// The last second of the year 9999.
+/// The latest date that `SOURCE_DATE_EPOCH` may set, in seconds since the start of 1970 (UTC): the last second of the
+/// year 9999.
 const LAST: u64 = 253_402_300_799;
 
-/// The largest length, in bytes, of the format that a template may give to `strftime_now`.
+/// The maximum length, in bytes, of the format string that a template may pass to `strftime_now`.
 const LONGEST: usize = 256;
 
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -29,13 +30,13 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A date and time in UTC. A template keeps the date at which it was opened, so that all of its conversations have the
+/// A date and time in UTC. A chat template stores the date when it is opened, so that all of its conversations have the
 /// same date.
 #[derive(Clone, Debug)]
 pub(crate) struct Date {
-    /// The seconds since the start of 1970, or the invalid value of [`FIXED`].
+    /// The date in seconds since the start of 1970 (UTC), or the invalid value of the environment variable [`FIXED`].
     seconds: Result<u64, String>,
-    /// Whether [`FIXED`] sets the date.
+    /// Whether the environment variable [`FIXED`] sets the date. If not, it is today's date.
     is_fixed: bool,
 }
 
@@ -59,11 +60,11 @@ impl Date {
         Some(&self.seconds).filter(|_| self.is_fixed)
     }
 
-    /// Returns the date as Python's `strftime` writes it in UTC.
+    /// Formats the date as Python's `strftime` does, in UTC.
     ///
     /// # Errors
-    /// Returns the reason as text if `SOURCE_DATE_EPOCH` has an invalid value, if `format` is longer than [`LONGEST`]
-    /// bytes, or if a directive such as `%Q` is not known.
+    /// Returns the reason as a string if `SOURCE_DATE_EPOCH` has an invalid value, if `format` is longer than
+    /// [`LONGEST`] bytes, or if a directive such as `%Q` is unknown.
     pub(crate) fn format(&self, format: &str) -> Result<String, String> {
         let seconds = self.seconds.as_ref().map_err(|value| {
             format!("the environment variable {FIXED} is `{value}` and not a number of seconds from 0 to {LAST}")
@@ -91,20 +92,21 @@ impl Date {
     }
 }
 
-/// The parts of a date and time of UTC.
+/// A date and time in UTC, split into year, month, day and so on.
 struct Moment {
     year: u64,
-    /// The month, from 0.
+    /// The zero-based month: 0 for January.
     month: usize,
     day: u64,
     day_of_year: u64,
     weekday: &'static str,
-    /// The seconds since midnight.
+    /// The time of day in seconds since midnight (UTC).
     seconds: u64,
 }
 
 impl Moment {
-    /// Returns the parts of the time that is `seconds` after the start of 1970, before the year 10000.
+    /// Splits a UTC time into year, month, day and so on. `seconds` is the time in seconds since the start of 1970; the
+    /// time must be before the year 10000.
     fn new(seconds: u64) -> Self {
         let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
         let days = seconds / 86_400;
@@ -127,8 +129,8 @@ impl Moment {
         Self { year, month, day: rest + 1, day_of_year: day_of_year + 1, weekday, seconds: seconds % 86_400 }
     }
 
-    /// Returns the text that replaces a directive of a date format, such as the year for `Y` (`%Y`). If `is_short`, as
-    /// for `%-d`, numbers have no leading zeros. Returns `None` if this crate does not know the directive.
+    /// Returns the text for a directive of a date format, such as the year for `Y` (`%Y`). If `is_short`, as for `%-d`,
+    /// numbers have no leading zeros. Returns `None` for an unknown directive.
     fn field(&self, directive: char, is_short: bool) -> Option<String> {
         let number = |number: u64, width: usize| match is_short {
             true => number.to_string(),

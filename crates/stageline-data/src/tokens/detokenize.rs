@@ -1,35 +1,33 @@
-//! Turns tokens that arrive one by one, such as generated tokens, into text ([`Continued`]).
+//! Decodes tokens that arrive one by one, such as generated tokens, to text ([`Continued`]).
 
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of waiting tokens at which their text is returned although its last character is incomplete. Tokens wait
-/// until the last character of their text is complete. A character has at most four bytes, but the limit is larger:
-/// some encodings also decode the bytes before an incomplete character as U+FFFD.
+/// Maximum number of pending tokens, whose text is held back because its last character is incomplete; at this number,
+/// the text is returned anyway. A character has at most four bytes, but some encodings also decode the bytes before an
+/// incomplete character as U+FFFD, so the limit is larger.
 const MOST_WAITING: usize = 16;
 
-/// The number of tokens at the end of a prompt that are decoded together with the first generated tokens. The text of a
-/// token may depend on the tokens before it.
+/// The number of tokens at the end of a prompt that are decoded together with the first generated tokens, because a
+/// token's text may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
 /// Decodes tokens that arrive one at a time, such as the tokens that a model generates. A character may consist of
-/// several tokens, so its text is returned only with the last of them. The time that a call takes does not depend on
-/// the length of the text before it.
+/// several tokens, so its text is returned only with the last of them. The time for a call does not depend on the
+/// length of the preceding text.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens of the text so far, which the next call decodes together with its own token. The caller already
-    /// has the text of the first `returned` of them. The text of the others ends with an incomplete character.
+    /// The most recent tokens, which the next call decodes together with its own token. The text of the first
+    /// `returned` of them is already known to the caller. The text of the others ends with an incomplete character.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of `window` that belong to the prompt, or whose text was already returned
-    /// to the caller.
+    /// Number of leading tokens in `window` that belong to the prompt, or whose text the caller already has.
     returned: usize,
-    /// The beginning of the decoded text of `window` (the last tokens): the part that belongs to the prompt or was
-    /// already returned to the caller.
+    /// Prefix of `window`'s decoded text that belongs to the prompt, or that the caller already has.
     shown: String,
 }
 
 impl<'a> Continued<'a> {
-    /// Creates a decoder for the tokens that follow the tokens `prompt`. The text of the prompt itself is not returned.
+    /// Creates a decoder for the tokens that follow `prompt`. The text of the prompt itself is not returned.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the prompt.
@@ -40,13 +38,13 @@ impl<'a> Continued<'a> {
     }
 
     /// Adds a generated token, and returns the new text up to its last complete character. The text is empty if this
-    /// token completes no character. When 16 tokens wait, their text is returned, with U+FFFD for an incomplete
-    /// character. For a token outside the vocabulary, returns the text that still waits, and U+FFFD.
+    /// token completes no character. When 16 tokens are pending, their text is returned, with U+FFFD for an incomplete
+    /// character. For a token outside the vocabulary, returns the pending text and U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
     pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
-        // A model may have more tokens than its tokenizer.
+        // A model's vocabulary may be larger than its tokenizer's.
         if token as usize >= self.encoding.vocabulary() {
             return Ok(self.rest()? + char::REPLACEMENT_CHARACTER.encode_utf8(&mut [0; 4]));
         }
@@ -66,8 +64,8 @@ impl<'a> Continued<'a> {
         Ok(complete.to_owned())
     }
 
-    /// Returns the text that still waits for the rest of its last character; empty if there is none. Bytes that cannot
-    /// be decoded become U+FFFD. The caller calls this function after the last token.
+    /// Returns the pending text, whose last character is incomplete; empty if there is none. Bytes that cannot be
+    /// decoded become U+FFFD. Call this method after the last token.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.
@@ -77,20 +75,20 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Decodes the tokens in `window` (the last tokens), and returns the part of their text that was not returned
-    /// before. The boolean is false if the decoded text no longer begins with the text in `shown`. A later byte has
-    /// then changed how the earlier bytes are decoded.
+    /// Decodes the tokens in `window` (the most recent tokens), and returns the text that the caller does not have yet.
+    /// The boolean is false if the decoded text does not begin with `shown`, because a later byte has changed how
+    /// earlier bytes are decoded.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {
             Some(new) => Ok((new.to_owned(), true)),
-            // An invalid byte can change how an encoding shows the bytes before it.
+            // An invalid byte can change how an encoding decodes the bytes before it.
             None => Ok((self.encoding.decode(&self.window[self.returned..])?, false)),
         }
     }
 
-    /// Marks the text of all tokens in `window` (the last tokens of the text) as returned to the caller. Before that,
-    /// removes the tokens from `window` whose text was marked earlier, if newer tokens follow them.
+    /// Marks the text of all tokens in `window` (the most recent tokens) as returned to the caller, and drops older
+    /// returned tokens from `window` if newer ones follow, so that `window` stays short.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

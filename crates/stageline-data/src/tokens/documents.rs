@@ -1,10 +1,10 @@
 //! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. A text, or a
 //! prompt with its completion, gets the special tokens for its start and end. The end-of-document token follows, unless
-//! it is already the document's last token. A conversation gets none of these tokens: its chat template writes all
-//! special tokens.
+//! it is already the document's last token. A conversation gets none of these tokens, because its chat template writes
+//! all special tokens.
 //!
-//! Documents and pieces of texts are read in batches. All CPU cores encode a batch, and its tokens are written in
-//! order.
+//! Documents and pieces of texts are read in batches. All CPU cores encode a batch in parallel, and its tokens are
+//! written in order.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::mem;
@@ -22,14 +22,15 @@ use crate::tokens::pieces::{LONGEST, Pieces};
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// The largest length in bytes of a batch: documents or pieces of a text that are encoded at the same time. Only a
-/// single document may be longer. The encoding of a batch takes over a hundred times as much memory as its text.
+/// Maximum length, in bytes, of a batch: documents, or pieces of a text, that are encoded in parallel. A longer
+/// document is a batch of its own. Encoding takes over a hundred times as much host memory as the text.
 const BATCH: usize = 8 << 20;
 
-/// Encodes all documents of a source, and writes their tokens with `writer`.
+/// Encodes all documents of a source (the text files to tokenise), and writes their tokens with `writer`.
 ///
 /// # Errors
-/// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes meanwhile.
+/// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes during the
+/// tokenisation.
 pub(crate) fn encode_documents(
     source: &Source,
     encoding: &dyn Encode,
@@ -54,20 +55,20 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// Encodes the documents of a file, and writes their tokens.
+/// Encodes the documents of one file, and writes their tokens.
 struct Documents<'a> {
     encoder: &'a Encoder<'a>,
-    /// The end-of-document token. It is appended to each document that is no conversation, unless it is already the
+    /// The end-of-document token. It is appended to each document except conversations, unless it is already the
     /// document's last token. `None` appends nothing.
     end: Option<u32>,
-    /// The path of the file, for error messages.
+    /// The path of the file whose documents are being encoded, for error messages.
     path: &'a Path,
     writer: &'a mut TokenWriter,
 }
 
 impl Documents<'_> {
     /// Encodes the documents of a JSON-lines file in batches. A text that is too long for one piece is encoded on its
-    /// own. If several lines are faulty, the error is that of the first.
+    /// own. If several lines are invalid, returns the error for the first of them.
     fn lines(&mut self, mut lines: JsonLines<impl BufRead>) -> Result<(), TokenError> {
         let (mut batch, mut length) = (Vec::new(), 0);
         loop {
@@ -94,8 +95,8 @@ impl Documents<'_> {
         }
     }
 
-    /// Encodes the documents of a batch in parallel, and writes their tokens in order. `batch` has each document with
-    /// the number of its line, counted from 1, which an error contains.
+    /// Encodes the documents of a batch in parallel, and writes their tokens in order. `batch` contains each document
+    /// with its line number, counted from 1, for error messages.
     fn batch(&mut self, batch: &[(u64, Document)]) -> Result<(), TokenError> {
         let encoder = self.encoder;
         let encoded = parallel::map(batch, |(_, document)| encoder.document(document));
@@ -109,9 +110,9 @@ impl Documents<'_> {
         Ok(())
     }
 
-    /// Encodes the text of a line or of a whole file, piece by piece, and writes its tokens. `line` is the number of
-    /// the line, or `None` for a whole file. The special tokens for the start and end of a text are written around its
-    /// tokens; a text without tokens gets none.
+    /// Encodes a text piece by piece, and writes its tokens, preceded and followed by the special tokens for the start
+    /// and end of a text. A text without tokens gets no special tokens. `line` is the line number of a text from a
+    /// JSON-lines file, or `None` if the text is a whole file.
     fn text(&mut self, text: impl Read, line: Option<u64>) -> Result<(), TokenError> {
         let (encoder, first) = (self.encoder, self.writer.tokens());
         let mut pieces = Pieces::new(text);
@@ -123,7 +124,7 @@ impl Documents<'_> {
             for tokens in parallel::map(&batch, |(start, piece)| encoder.piece(*start, piece)) {
                 let tokens = tokens.map_err(|error| self.in_document(line, error))?;
                 if self.writer.tokens() == first && !tokens.is_empty() {
-                    self.writer.push(&encoder.special.before, true)?;
+                    self.writer.push(encoder.special.before(&tokens), true)?;
                 }
                 self.writer.push(&tokens, true)?;
             }
@@ -134,14 +135,14 @@ impl Documents<'_> {
         self.writer.end_document(self.end)
     }
 
-    /// Adds the file and the line of a document to an error of its encoding.
+    /// Adds the document's file and line number to an error from encoding the document.
     fn in_document(&self, line: Option<u64>, error: TokenError) -> TokenError {
         TokenError::Document { path: self.path.to_path_buf(), line, source: Box::new(error) }
     }
 }
 
-/// Reads the next pieces of a text: as many as fit into [`BATCH`] bytes if all have the largest length. Returns each
-/// piece with its offset in the text, in bytes. The list is empty after the last piece.
+/// Reads a text's next pieces for one batch (at most [`BATCH`] / [`LONGEST`] pieces), each with its byte offset in the
+/// text. Returns an empty list after the last piece.
 fn batch_of(pieces: &mut Pieces<impl Read>) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH / LONGEST

@@ -1,4 +1,4 @@
-//! Encodes one document, or a piece of a text: [`Encoder`].
+//! Encodes one document, or one piece of a text: [`Encoder`].
 
 use std::iter;
 
@@ -8,24 +8,26 @@ use crate::tokens::error::TokenError;
 use crate::tokens::json_document::Document;
 use crate::tokens::message::Chat;
 
-/// An encoding with its special tokens. Threads may use it at the same time.
+/// Encodes documents with an encoding, and adds the encoding's special tokens to whole texts. Several threads may use
+/// it concurrently.
 pub(crate) struct Encoder<'a> {
     encoding: &'a dyn Encode,
-    /// The special tokens for the start and end of a text.
+    /// The special tokens that the encoding adds before and after a whole text.
     pub(crate) special: SpecialTokens,
 }
 
 /// The tokens of a document.
 pub(crate) struct Encoded {
-    /// The tokens of the document in order, divided into runs. The flag of a run holds for all of its tokens: true if a
-    /// model is trained to predict them.
+    /// The tokens of the document in order, divided into runs (consecutive tokens) with a flag each. The flag is true
+    /// if the run's tokens are targets in the loss, and false if they are masked out.
     pub(crate) runs: Vec<(Vec<u32>, bool)>,
-    /// Whether the document is a conversation. Its chat template ends it, so no end-of-document token is appended.
+    /// Whether the document is a conversation. If so, no end-of-document token is appended, because the chat template
+    /// ends the conversation.
     pub(crate) is_chat: bool,
 }
 
 impl<'a> Encoder<'a> {
-    /// Creates an encoder, after a check that the special tokens of `encoding` are in its vocabulary.
+    /// Creates an encoder. Returns an error if a special token of `encoding` is not in its vocabulary.
     pub(crate) fn new(encoding: &'a dyn Encode) -> Result<Self, TokenError> {
         let special = encoding.special_tokens();
         check_known(&special.before, encoding.vocabulary())?;
@@ -33,13 +35,13 @@ impl<'a> Encoder<'a> {
         Ok(Self { encoding, special })
     }
 
-    /// Returns the tokens of a piece of a text, which begins at the offset `start` of the text.
+    /// Returns the tokens of `piece`, a part of a text that begins at the byte offset `start` of the text.
     pub(crate) fn piece(&self, start: u64, piece: &[u8]) -> Result<Vec<u32>, TokenError> {
         let tokens = self.encoding.encode_bytes(piece).map_err(|error| error.in_piece(start))?;
         self.known(tokens)
     }
 
-    /// Returns the tokens of a document of a JSON-lines file. The document is encoded as a whole, not in pieces.
+    /// Returns the tokens of a document from a JSON-lines file. The document is encoded as a whole, not in pieces.
     pub(crate) fn document(&self, document: &Document) -> Result<Encoded, TokenError> {
         let render = |variables| move |messages: &[_], asks| self.encoding.chat(messages, variables, asks);
         match document {
@@ -59,11 +61,11 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Adds the special tokens for the start and end of a text to the tokens of a whole text. A text without tokens
-    /// gets no special tokens.
+    /// Adds the encoding's special tokens before and after a text, whose encoded tokens are `runs` (consecutive tokens
+    /// with a target flag). An empty text gets none.
     fn whole(&self, mut runs: Vec<(Vec<u32>, bool)>) -> Encoded {
-        if let Some((_, is_target)) = runs.first() {
-            runs.insert(0, (self.special.before.clone(), *is_target));
+        if let Some((tokens, is_target)) = runs.first() {
+            runs.insert(0, (self.special.before(tokens).to_vec(), *is_target));
             runs.push((self.special.after.clone(), true));
         }
         Encoded { runs, is_chat: false }
@@ -73,8 +75,8 @@ impl<'a> Encoder<'a> {
         Ok(Encoded { runs: self.with_targets(&chat)?, is_chat: true })
     }
 
-    /// Returns the tokens of a document with a prompt or of a conversation. Only the tokens of its answers are marked
-    /// as targets of training.
+    /// Encodes a conversation, or a prompt with its completion, as runs of tokens with a target flag. Only the tokens
+    /// of `answers` are targets in the loss.
     fn with_targets(&self, Chat { text, answers }: &Chat) -> Result<Vec<(Vec<u32>, bool)>, TokenError> {
         check_length(text)?;
         let tokens = self.encoding.encode_targets(text, answers)?;
@@ -82,7 +84,7 @@ impl<'a> Encoder<'a> {
         runs.map(|run| Ok((self.known(run.iter().map(|(token, _)| *token).collect())?, run[0].1))).collect()
     }
 
-    /// Returns the tokens, or an error if one is not in the vocabulary.
+    /// Returns `tokens` unchanged, or an error if one of them is not in the vocabulary.
     fn known(&self, tokens: Vec<u32>) -> Result<Vec<u32>, TokenError> {
         check_known(&tokens, self.encoding.vocabulary())?;
         Ok(tokens)

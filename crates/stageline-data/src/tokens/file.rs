@@ -1,4 +1,4 @@
-//! Reads the tokens of a memory-mapped file: [`TokenFile`].
+//! Reads tokens from a memory-mapped token file: [`TokenFile`].
 
 use std::fmt;
 use std::ops::Range;
@@ -14,28 +14,31 @@ use crate::tokens::format::{HEADER, Header, Layout};
 use crate::tokens::regular_file::open_file;
 use crate::tokens::write::checksum;
 
-/// The number of tokens that are read at once when the largest token of a file is searched for.
+/// The number of tokens per read when a file is scanned for its largest token id.
 const SCANNED: usize = 1 << 16;
 
 /// The tokens of all documents of a source (the tokenised text files), in a memory-mapped file that
 /// [`prepare`](crate::prepare) wrote.
 ///
-/// Positions and lengths are in tokens. The operating system loads only those parts of the file that are read. Threads
-/// may read at the same time; reading takes no lock.
+/// Positions and lengths are in tokens. The operating system loads only those parts of the file that are read. Several
+/// threads may read concurrently, without a lock.
 ///
-/// The file must not be shortened while it is open, or the operating system ends the process at the next read. No
-/// function of this crate shortens a token file. A new version is a new file at the same path, and an open file stays
-/// as it is.
+/// The file must not be truncated while it is open; otherwise the operating system ends the process at the next read.
+/// No function of this crate truncates a token file. A new version is a new file at the same path, and an open file
+/// stays as it is.
 pub struct TokenFile {
     path: PathBuf,
     map: Mmap,
     header: Header,
     layout: Layout,
+    /// If true, no token of the file is masked out in the loss, so a model is trained to predict the tokens of prompts,
+    /// too.
+    trains_on_prompts: bool,
 }
 
 impl TokenFile {
-    /// Opens a token file, and checks its header, its length, the ends of its documents, its prompts, and the checksum
-    /// of all of these. The tokens are not read, so the time to open the file does not grow with their number.
+    /// Opens a token file, and checks its header, its length, its document ends, its prompts, and the checksum of all
+    /// of these. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// A damaged token that is still below the size of the vocabulary is therefore not detected here.
     /// [`prepare`](crate::prepare) also compares the hash of the tokens.
@@ -50,7 +53,9 @@ impl TokenFile {
         // name and never changed after their renaming; the type's documentation forbids users to shorten them.
         let map = unsafe { Mmap::map(&file) }.map_err(TokenError::io(path))?;
         match validate(&map) {
-            Ok((header, layout)) => Ok(Self { path: path.to_path_buf(), map, header, layout }),
+            Ok((header, layout)) => {
+                Ok(Self { path: path.to_path_buf(), map, header, layout, trains_on_prompts: false })
+            }
             Err(damage) => Err(TokenError::Damaged { path: path.to_path_buf(), damage }),
         }
     }
@@ -66,8 +71,8 @@ impl TokenFile {
         self.header.documents
     }
 
-    /// Returns the size of the vocabulary of a token file's tokens, with a new end-of-document token included. Every
-    /// token that [`TokenFile::read`] returns is a number below this size.
+    /// Returns the vocabulary size of a token file's tokens, including a new end-of-document token. Every token id that
+    /// [`TokenFile::read`] returns is below this size.
     pub fn vocabulary(&self) -> usize {
         self.header.vocabulary as usize
     }
@@ -77,19 +82,29 @@ impl TokenFile {
         &self.path
     }
 
-    /// Returns the fingerprint of a token file's tokens, a hash in 64 hexadecimal digits. A resumed run compares it to
-    /// check that its training text is the same.
+    /// Returns the fingerprint of a token file's contents, a hash as 64 hexadecimal digits. A resumed run compares it
+    /// to check that it trains on the same data.
     ///
-    /// The fingerprint is a SHA-256 over all tokens, the ends of the documents and the prompts. It does not depend on
-    /// the paths or the modification times of the text files.
+    /// The fingerprint is a SHA-256 over all tokens, the document ends and the prompts, and another one if prompts are
+    /// trained on ([`training_on_prompts`](Self::training_on_prompts)). It does not depend on the paths or the
+    /// modification times of the text files.
     pub fn fingerprint(&self) -> String {
-        hex(&self.header.contents)
+        let contents = hex(&self.header.contents);
+        if self.trains_on_prompts { hex(&Sha256::digest(format!("all tokens of {contents}"))) } else { contents }
     }
 
-    /// Fills `buffer` with the tokens of the file from position `start` on, counted from 0.
+    /// Makes all tokens of the file targets in the loss, so that a model is trained to predict prompts and user
+    /// messages, too.
+    #[must_use]
+    pub fn training_on_prompts(self) -> Self {
+        Self { trains_on_prompts: self.has_prompts(), ..self }
+    }
+
+    /// Fills `buffer` with the tokens of a token file, starting at position `start`, counted from 0.
     ///
     /// # Errors
-    /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary. Do not use the contents of `buffer` then.
+    /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary. The contents of `buffer` are then
+    /// unspecified.
     ///
     /// # Panics
     /// Panics if `start + buffer.len()` is more than [`TokenFile::len`]. Offsets from a [`Sampler`](crate::Sampler) for
@@ -128,8 +143,8 @@ impl TokenFile {
         Ok(largest)
     }
 
-    /// Returns the position, in tokens from the start of a token file, of the first token of the document that contains
-    /// the token at `position`.
+    /// Returns the position of the first token of the document that contains the token at `position`. Positions are
+    /// counted in tokens from the start of the token file.
     ///
     /// # Panics
     /// Panics if `position` is not below [`TokenFile::len`].
@@ -151,13 +166,15 @@ impl TokenFile {
         (index as usize).checked_sub(1).map_or(0, end)..end(index as usize)
     }
 
-    /// Whether the token file has prompts: tokens that a model reads but is not trained to predict.
+    /// Whether the token file has prompts: ranges of tokens that are input for the model, but masked out in the loss
+    /// unless [`training_on_prompts`](Self::training_on_prompts) was called.
     pub fn has_prompts(&self) -> bool {
         self.header.prompts > 0
     }
 
-    /// Whether a model is trained to predict the token at `position`. The tokens of a prompt, and all tokens of a
-    /// conversation outside its answers, are only read.
+    /// Whether the token at `position` in a token file is a target in the loss. The tokens of a prompt, and all tokens
+    /// of a conversation outside its answers, are masked out, unless
+    /// [`training_on_prompts`](Self::training_on_prompts) was called.
     ///
     /// # Panics
     /// Panics if `position` is not below [`TokenFile::len`].
@@ -166,7 +183,8 @@ impl TokenFile {
         self.has_target(position..position + 1)
     }
 
-    /// Whether a model is trained to predict any token of a range of positions.
+    /// Whether at least one token in the range `positions` of this token file is a target in the loss. If not, all
+    /// tokens in the range are masked out.
     ///
     /// # Panics
     /// Panics if the range is empty or ends after the last token.
@@ -174,11 +192,13 @@ impl TokenFile {
         assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
         let prompts = self.prompts();
         let after = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) <= positions.start);
-        // Adjacent prompts were merged when the file was written, so only one can cover the whole range.
+        // Adjacent prompts were merged when the file was written, so if all tokens are masked out, a single prompt
+        // covers them.
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
-    /// Whether a model is trained to predict all tokens of a range of positions.
+    /// Whether all tokens in the range `positions` of this token file are targets in the loss, so that none is masked
+    /// out.
     ///
     /// # Panics
     /// Panics if the range is empty or ends after the last token.
@@ -189,27 +209,31 @@ impl TokenFile {
         before_end.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= positions.start)
     }
 
-    /// Returns the prompts in a token file, the runs of tokens that are not trained on, in ascending order. A prompt is
-    /// the position of its first token and the position after its last token, each as 8 little-endian bytes.
+    /// Returns the prompts in a token file, in ascending order. A prompt is a range of tokens that are masked out in
+    /// the loss. It is stored as the position of its first token and the position after its last token, each as 8
+    /// little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {
+        if self.trains_on_prompts {
+            return &[];
+        }
         self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
     }
 
-    /// Returns the end position of each document in a token file, in ascending order. The position is the number of
-    /// tokens in the file up to the end of the document, as 8 little-endian bytes.
+    /// Returns the end position of each document in a token file, in ascending order. An end position is the number of
+    /// tokens in the file up to the document's end, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.prompts as usize].as_chunks().0
     }
 
-    /// Whether the tokens, the ends of the documents and the prompts have the hash that the token file's header lists.
-    /// Reads the whole file.
+    /// Whether the hash in the token file's header matches the tokens, document ends and prompts in the file. Reads the
+    /// whole file.
     pub(crate) fn is_intact(&self) -> bool {
         let contents = &self.map[HEADER..self.layout.checksum as usize];
         Sha256::digest(contents).as_slice() == self.header.contents
     }
 
-    /// Returns the key in the token file's header: a hash of the source, the encoding and the options of its
-    /// tokenisation.
+    /// Returns the cache key in the token file's header: a hash of the source files, the encoding and the options that
+    /// the file was made from.
     pub(crate) fn key(&self) -> [u8; 32] {
         self.header.key
     }
@@ -222,8 +246,8 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header, and the offsets of its
-/// parts. The error is the first fault, in words.
+/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header, and the byte offsets of
+/// the sections after the tokens. The error is a message that describes the first problem.
 fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     let header = Header::parse(file)?;
     let length = file.len() as u64;
@@ -234,7 +258,7 @@ fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
              prompts"
         )
     })?;
-    // The length of the file is that of the layout, so the parts are in the file and their offsets fit in `usize`.
+    // The file's length is that of the layout, so all parts are within the file and their offsets fit in `usize`.
     let (numbers, expected) = file[layout.ends as usize..].split_at((layout.checksum - layout.ends) as usize);
     if checksum(&file[..HEADER], numbers) != expected {
         return Err("its checksum does not match".into());

@@ -1,4 +1,4 @@
-//! The format of a token file: its header, and where its parts begin.
+//! The format of a token file: its header, and the offsets of its parts.
 //!
 //! All numbers are little-endian. The parts follow each other without gaps:
 //!
@@ -11,12 +11,12 @@
 //! | number of tokens | 8 |
 //! | number of documents | 8 |
 //! | number of prompts | 8 |
-//! | key, see `cache_key` | 32 |
-//! | SHA-256 of the tokens, of the ends of the documents and of the prompts | 32 |
+//! | cache key, see `cache_key` | 32 |
+//! | SHA-256 of the tokens, the document ends and the prompts | 32 |
 //! | tokens | width each |
-//! | ends of the documents: the number of tokens before the end of each document | 8 each |
-//! | prompts, whose tokens are no targets: the positions of the first token and of that after the last | 16 each |
-//! | SHA-256 of the header, which is all before the tokens, of the ends and of the prompts | 32 |
+//! | document ends: the number of tokens before the end of each document | 8 each |
+//! | prompts, which are masked out in the loss: the positions of the first token and after the last token | 16 each |
+//! | SHA-256 of the header (everything before the tokens), the document ends and the prompts | 32 |
 
 /// The magic number of token files: the first eight bytes of every token file.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
@@ -30,24 +30,25 @@ pub(crate) const HEADER: usize = 112;
 /// The length in bytes of each SHA-256 hash in a token file.
 pub(crate) const HASH: usize = 32;
 
-/// The header of a token file: the size of the vocabulary, the numbers of tokens, documents and prompts, and two
-/// hashes. The hash `key` identifies the encoding, the options and the source files. The hash `contents` is that of the
-/// tokens, the end positions of the documents and the prompts.
+/// The header of a token file: the vocabulary size, the numbers of tokens, documents and prompts, and two hashes. `key`
+/// identifies the encoding, the options and the source files. `contents` is the hash of the tokens, the document ends
+/// and the prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The size of the vocabulary of a token file: from 1 to 2^32. Every token in the file is below it.
+    /// The vocabulary size of a token file: from 1 to 2^32. Every token id in the file is below it.
     pub(crate) vocabulary: u64,
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
-    /// The number of prompts: runs of tokens that are read and not trained on.
+    /// The number of prompts in a token file: ranges of tokens that are input for the model, but masked out in the
+    /// loss.
     pub(crate) prompts: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of the bytes of a token file between its header and its checksum.
+    /// The SHA-256 of a token file's bytes between its header and its checksum.
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes of the parts that follow the tokens in a token file, and the length of the file. `ends` is the
-/// offset of the end positions of the documents.
+/// The byte offsets of the sections after the tokens in a token file: `ends` (the end position of each document),
+/// `prompts` and `checksum`. `length` is the length of the file in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
@@ -57,8 +58,7 @@ pub(crate) struct Layout {
 }
 
 impl Header {
-    /// Returns the number of bytes that each token takes in a token file: 2 if the vocabulary has at most 65,536
-    /// tokens, else 4.
+    /// Returns the number of bytes per token in a token file: 2 if the vocabulary has at most 65,536 tokens, else 4.
     pub(crate) fn width(vocabulary: u64) -> usize {
         if vocabulary <= 1 << 16 { 2 } else { 4 }
     }
@@ -76,7 +76,7 @@ impl Header {
         bytes.try_into().expect("the fields have the length of a header")
     }
 
-    /// Parses the header of a token file. If the header is invalid, the error is its first fault, in words.
+    /// Parses the header of a token file. The error is a message that describes the first problem with the header.
     pub(crate) fn parse(file: &[u8]) -> Result<Self, String> {
         let Some(bytes) = file.get(..HEADER) else {
             return Err(format!("it has {} bytes, and a header has {HEADER}", file.len()));
@@ -105,8 +105,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, prompts, key: array(bytes, 48), contents: array(bytes, 80) })
     }
 
-    /// Computes from the header of a token file the offsets in bytes of its end positions, prompts and checksum, and
-    /// its length. Returns `None` if one of them does not fit into 64 bits.
+    /// Computes where the parts of a token file begin: the byte offsets of its document ends, prompts and checksum, and
+    /// the file's length. Returns `None` if one of them does not fit into 64 bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;
@@ -116,8 +116,7 @@ impl Header {
     }
 }
 
-/// Copies `N` bytes from the slice `bytes`, from the offset `at` on, into an array. Panics if the slice ends before
-/// them.
+/// Copies `N` bytes of the slice `bytes`, starting at the offset `at`, into an array. Panics if the slice is too short.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has this length")
 }

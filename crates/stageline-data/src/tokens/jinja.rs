@@ -1,5 +1,5 @@
 //! The environment of a chat template: Jinja with the settings, functions and filters of the Transformers library, and
-//! with Python's way to write values.
+//! with Python's formatting of values.
 
 use std::io;
 
@@ -12,15 +12,16 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::tokens::date::Date;
 
-/// The maximum number of instructions that a template may run; each 64 bytes of output count as one. It is far more
+/// The maximum number of instructions that a template may execute; each 64 bytes of output count as one. It is far more
 /// than a conversation needs, and limits the output to 640 MB.
 const FUEL: u64 = 10_000_000;
 
-/// The name of the template in its environment. Without an ending such as `.html`, nothing is escaped.
+/// The name of the chat template in its Jinja environment. It has no extension such as `.html`, so Jinja does not
+/// HTML-escape values.
 pub(crate) const NAME: &str = "chat";
 
-/// Returns the environment of a template, as the Transformers library sets it. The function `strftime_now` prints
-/// `date`.
+/// Parses the template `source` in a Jinja environment that is configured as in the Transformers library. The
+/// template's function `strftime_now` prints `date`.
 pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -30,7 +31,7 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     environment.add_filter("tojson", to_json);
     // In Python, `None` cannot be iterated over.
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
-    // What has a length and items, as strings and dictionaries of Python do.
+    // As in Python's Jinja, all values with a length and items are sequences, even strings and dictionaries.
     environment.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
     });
@@ -44,8 +45,8 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     Ok(environment)
 }
 
-/// Calls a method of Python's strings, lists and dictionaries. `format` is refused, because its widths could fill the
-/// memory.
+/// Calls a method of a Python string, list or dictionary in a template. `format` is not supported, because its field
+/// widths could fill the host memory.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
     let part = || arguments[0].as_str().unwrap_or_default();
     match (method, value.as_str(), arguments.len()) {
@@ -56,11 +57,11 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
     }
 }
 
-/// The maximum nesting depth of lists and objects that a template may print.
+/// Maximum nesting depth of lists and objects that a template may print; deeper ones are an error.
 const DEEPEST: usize = 100;
 
-/// Returns an error if a value is nested deeper than [`DEEPEST`], or contains itself. Printing it would overflow the
-/// stack.
+/// Rejects a value that cannot be printed safely: nested deeper than [`DEEPEST`], which would overflow the stack,
+/// containing itself, or too large.
 fn check_depth(value: &Value) -> Result<(), Error> {
     fn is_within(value: &Value, depth: usize, visits: &mut usize) -> bool {
         *visits += 1;
@@ -75,7 +76,7 @@ fn check_depth(value: &Value) -> Result<(), Error> {
             ValueKind::Seq | ValueKind::Iterable => {
                 value.try_iter().into_iter().flatten().all(|inner| is_within(&inner, depth - 1, visits))
             }
-            ValueKind::Plain => false, // a namespace, which may contain itself
+            ValueKind::Plain => false, // a namespace object, which may contain itself
             _ => true,
         }
     }
@@ -85,7 +86,7 @@ fn check_depth(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Prints a value in a rendered template as Jinja in Python does, with `True`, `False` and `None`.
+/// Prints a value in a rendered template as Python's Jinja does, with `True`, `False` and `None`.
 fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     check_depth(value)?;
     let text = if value.is_none() {
@@ -96,6 +97,19 @@ fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result
         return minijinja::escape_formatter(out, state, value);
     };
     Ok(out.write_str(text)?)
+}
+
+/// Whether no part of a value is undefined. Python's `json.dumps` raises an error for an undefined value.
+fn is_defined(value: &Value) -> bool {
+    match value.kind() {
+        ValueKind::Undefined => false,
+        ValueKind::Map => {
+            let inner = |name| value.get_item(&name).is_ok_and(|inner| is_defined(&inner));
+            value.try_iter().into_iter().flatten().all(inner)
+        }
+        ValueKind::Seq | ValueKind::Iterable => value.try_iter().into_iter().flatten().all(|inner| is_defined(&inner)),
+        _ => true,
+    }
 }
 
 /// The filter `tojson` of chat templates, which writes a value as Python's `json.dumps` does with `ensure_ascii=False`.
@@ -113,6 +127,9 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
         return Err(refused(format!("tojson indents by at most {WIDEST_INDENT} blanks")));
     }
     check_depth(value)?;
+    if !is_defined(value) {
+        return Err(refused("tojson of a value that the conversation does not have".into()));
+    }
     let mut bytes = Vec::new();
     let written = match indent {
         Some(width) => {
@@ -135,10 +152,11 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
 }
 
-/// The largest number of blanks by which `tojson` indents. More of them would fill the memory.
+/// Maximum indent of `tojson`, in spaces; a larger one is an error, because it could fill the host memory.
 const WIDEST_INDENT: usize = 64;
 
-/// The layout of Python's `json.dumps`: on one line, with a separator between items and one after each key.
+/// The one-line layout of Python's `json.dumps`, with a separator between items (`item`) and one after each key
+/// (`key`).
 struct OneLine {
     item: String,
     key: String,

@@ -1,4 +1,4 @@
-//! Reads a document from a line of a JSON-lines file. Skips the values of fields that no document has.
+//! Parses the document in a line of a JSON-lines file. Skips the values of fields that do not belong to a document.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,35 +12,36 @@ use crate::tokens::json_object::kind;
 use crate::tokens::message::Message;
 use crate::tokens::other_formats;
 
-/// The largest number of fields of a JSON object that an error message names.
+/// Maximum number of a line's JSON field names that an error message lists; further names are left out.
 const FIELDS: usize = 8;
 
-/// The names of the fields with a prompt, with its completion, and with a conversation.
+/// The names of the JSON fields that contain a prompt (`PROMPT`), its completion (`COMPLETION`) and a conversation
+/// (`MESSAGES`).
 const PROMPT: &str = "prompt";
 const COMPLETION: &str = "completion";
 const MESSAGES: &str = "messages";
 
-/// The maximum number of messages in a conversation. For each message, the whole conversation may be rendered several
-/// times.
+/// Maximum number of messages in a conversation; more are an error. A conversation may be rendered several times for
+/// each message, so the limit bounds the tokenisation time.
 const MOST_MESSAGES: usize = 1000;
 
 /// A document that was read from a line of a JSON-lines file.
 #[derive(Debug)]
 pub(crate) enum Document {
-    /// A text, all of which is trained on.
+    /// A text. All of its tokens are targets in the loss.
     Text(String),
-    /// The texts of a prompt and of its completion. Only the completion is trained on.
+    /// A prompt and its completion, both as strings. Only the completion is a target in the loss.
     Completion([String; 2]),
-    /// The messages of a prompt and of its completion. Only the completion is trained on.
+    /// A prompt and its completion, both as lists of messages. Only the completion is a target in the loss.
     Reply([Vec<Message>; 2], ChatVariables),
-    /// A conversation. Only its answers are trained on: what the chat template marks by `{% generation %}`, or else the
-    /// assistant's messages.
+    /// A conversation. Only its answers are targets in the loss: the parts that the chat template marks by
+    /// `{% generation %}`, or else the assistant's messages.
     Conversation(Vec<Message>, ChatVariables),
 }
 
 impl Document {
-    /// Returns the length of a document in bytes. Messages and variables of a chat template count with their length as
-    /// JSON.
+    /// Returns the length of a document in bytes, which limits the size of a batch. Messages and chat template
+    /// variables count with their length as JSON.
     pub(crate) fn length(&self) -> usize {
         let of = |messages: &[Message]| messages.iter().map(|message| message.json().len()).sum::<usize>();
         match self {
@@ -52,13 +53,13 @@ impl Document {
     }
 }
 
-/// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
+/// Parses the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
 /// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other fields need
 /// only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. If a field occurs twice, the last
-/// one counts. A null field counts as missing.
+/// one is used. A null field counts as missing.
 ///
-/// The outer error says that the line is not valid JSON. The inner error is a text that says why the JSON is no
-/// document, and how to fix it.
+/// The outer error means that the line is not valid JSON. The inner error is a message that says why the JSON is not a
+/// valid document, and how to fix it.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
     if !line.trim_ascii_start().starts_with(b"{") {
         let other = kind(serde_json::from_slice(line)?);
@@ -70,15 +71,15 @@ pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Resu
     Ok(fields.document(text_field))
 }
 
-/// The fields of a line, for the document and for error messages. `values` has the fields that a document may have, and
-/// the fields by which other formats are recognised, as JSON. `others` has the names of null fields and of the first
+/// The fields of one JSON line, to make a document or an error message. `values` maps the names of document fields, and
+/// of fields that identify other dataset formats, to their JSON. `others` has the names of null fields and of the first
 /// few other fields.
 #[derive(Default)]
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,
     others: Vec<String>,
-    /// The field with the longest string that no document has, and the length of the string as JSON. An error message
-    /// suggests this field as the one with the text.
+    /// Name of the unknown field with the longest string, and the string's length as JSON. An error message suggests
+    /// that this field contains the text.
     longest: Option<(String, usize)>,
 }
 
@@ -88,7 +89,7 @@ impl Found<'_> {
         let (text, messages) = (value(text_field), value(MESSAGES));
         let found = match (text, messages, value(PROMPT), value(COMPLETION)) {
             (Some(text), None, _, None) => string(text, text_field).map(Document::Text),
-            // Some data sets repeat the first message as a prompt.
+            // Some datasets repeat the first message as a prompt.
             (None, Some(messages), _, None) => self.conversation(messages),
             (None, None, Some(prompt), Some(completion)) => self.completion(prompt, completion),
             (None, None, Some(_), None) => Err(format!("has a `{PROMPT}` and no `{COMPLETION}`")),
@@ -128,7 +129,7 @@ impl Found<'_> {
         ChatVariables::of_fields(value(TOOLS), value(VARIABLES))
     }
 
-    /// Returns the fault of a line without a document, and the way to correct it.
+    /// Returns the error message for a JSON line without a document: what is wrong, and how to correct it.
     fn without_document(&self, text_field: &str) -> String {
         let value = |name: &str| self.values.get(name).copied();
         if let Some(fault) = other_formats::fault(&value) {
@@ -141,17 +142,17 @@ impl Found<'_> {
             false => format!(", but has the fields {}", shown::text(&self.others.join(", "))),
         };
         let rename = match &self.longest {
-            Some((name, _)) => format!(
-                ", or rename the field with the text, such as `{}`, to `{text_field}` (or set text_field to its name)",
-                shown::text(name)
-            ),
+            Some((name, _)) => {
+                format!(", or rename the field with the text, such as `{}`, to `{text_field}`", shown::text(name))
+            }
             None => String::new(),
         };
         format!("{wanted}{others}; correct the line{rename}")
     }
 }
 
-/// Parses a JSON object into [`Found`].
+/// A serde visitor that collects the fields of a line's JSON object in [`Found`]. `text_field` is the name of the field
+/// that contains a document's text.
 struct Fields<'a> {
     text_field: &'a str,
 }

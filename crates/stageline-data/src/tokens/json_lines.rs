@@ -1,4 +1,4 @@
-//! Reads documents from a JSON-lines file: each line is an object, whose fields have a text, a prompt and its
+//! Reads documents from a JSON-lines file. Each line is an object whose fields contain a text, a prompt and its
 //! completion, or a conversation.
 
 use std::io::{BufRead, Read};
@@ -8,11 +8,11 @@ use crate::shown;
 use crate::tokens::error::TokenError;
 use crate::tokens::json_document::{Document, document};
 
-/// The largest allowed length, in bytes, of a line in a JSON-lines file. It is limited because the whole line is held
-/// in memory.
+/// Maximum length, in bytes, of a line in a JSON-lines file; a longer line is an error. Each line is read into host
+/// memory as a whole.
 const MOST: u64 = 256 << 20;
 
-/// The mark that some programs write at the beginning of a text in UTF-8. It is not part of the text.
+/// The byte order mark, which some programs write at the start of a UTF-8 file. It is not part of the text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Reads the documents of a JSON-lines file in order, one from each line. Blank lines are skipped.
@@ -25,18 +25,18 @@ pub(crate) struct JsonLines<'a, R> {
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Creates the reader of a JSON-lines file. The field `field` of each line's JSON object contains the text of the
-    /// document, and `path` names the file in errors.
+    /// Creates a reader for a JSON-lines file. `field` is the field of each line's JSON object that contains the
+    /// document's text, and `path` names the file in errors.
     pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }
 
-    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and the
-    /// document, or `None` after the last document.
+    /// Reads the next document of the JSON-lines file. Returns the document with its line number, counted from 1, or
+    /// `None` after the last document.
     ///
     /// # Errors
-    /// Returns [`TokenError::Line`] if the line is too long or is no document, or [`TokenError::Io`] if the file cannot
-    /// be read.
+    /// Returns [`TokenError::Line`] if the line is too long or is not a valid document, or [`TokenError::Io`] if the
+    /// file cannot be read.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Document)>, TokenError> {
         loop {
             let mut bytes = Vec::new();
@@ -58,7 +58,7 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         }
     }
 
-    /// Returns the document in a line of a JSON-lines file, or the fault of the line in words.
+    /// Parses one JSON line into a document. The error is a message that says what is wrong with the line.
     fn document(&self, line: &[u8]) -> Result<Document, String> {
         document(line.trim_ascii_end(), self.field).unwrap_or_else(|error| {
             let message = error.to_string();

@@ -1,4 +1,4 @@
-//! The fields of a JSON object in their order, with their values as JSON: [`Fields`].
+//! The fields of a JSON object in order, with their values as JSON: [`Fields`].
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The maximum number of fields of an object. It is limited because the name of each field is compared with the names
-/// of all fields before it.
+/// Maximum number of fields in a JSON object; more are an error. Each field's name is compared with all names before
+/// it, so the limit bounds the parsing time.
 const MOST: usize = 256;
 
 /// The fields of a JSON object in order. If a name occurs twice, only its last value is kept.
@@ -41,7 +41,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// Returns the kind of a JSON value in words.
+/// Returns the type of a JSON value in words, such as "a string".
 pub(crate) fn kind(value: &RawValue) -> &'static str {
     match value.get().as_bytes()[0] {
         b'"' => "a string",

@@ -1,4 +1,4 @@
-//! A message of a conversation, as chat templates read it ([`Message`]), and a whole conversation as text ([`Chat`]).
+//! A message of a conversation as input for a chat template ([`Message`]), and a rendered conversation ([`Chat`]).
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::tokens::json_object::Fields;
 #[derive(Clone, Debug)]
 pub struct Message {
     role: String,
-    /// The whole message as JSON. The order of its fields is kept, because a template may print them.
+    /// The whole message as JSON. The order of its fields is kept, because a chat template may print them.
     json: Box<RawValue>,
 }
 
-/// The role of the messages that a model is trained to write.
+/// The role of the messages that a model is trained to generate.
 const ASSISTANT: &str = "assistant";
 
 impl Message {
@@ -32,23 +32,24 @@ impl Message {
         Self { role: role.into(), json }
     }
 
-    /// Returns the role of the message's author, such as `user`.
+    /// Returns the role of the message's author, such as `user` or `assistant`.
     pub fn role(&self) -> &str {
         &self.role
     }
 
-    /// Returns the whole message as JSON.
+    /// Returns the whole message as a JSON string, with its fields in the original order.
     pub fn json(&self) -> &str {
         self.json.get()
     }
 
-    /// Whether the message is an answer, which a model is trained to write: a message of the role `assistant`.
+    /// Whether the message is an answer, which a model is trained to generate: a message with the role `assistant`.
     pub(crate) fn is_answer(&self) -> bool {
         self.role == ASSISTANT
     }
 
-    /// Returns the message with a [`MARK`] at each end of its content, inside any outer whitespace; `None` if the
-    /// content is no string.
+    /// Returns a copy of the message with a [`MARK`] at both ends of its content, inside leading and trailing
+    /// whitespace, so that the content can be located in the rendered conversation. Returns `None` if the content is
+    /// not a string.
     pub(crate) fn marked(&self) -> Option<Self> {
         let Fields(fields) = serde_json::from_str(self.json()).ok()?;
         let (_, content) = fields.iter().find(|(name, _)| name == CONTENT)?;
@@ -67,11 +68,11 @@ impl Message {
     }
 }
 
-/// The name of the field with the text of a message.
+/// The name of the message field that contains the message's text.
 const CONTENT: &str = "content";
 
-/// The character that marks both ends of a message's content, so that the content can be found in the rendered text. It
-/// is a Unicode noncharacter.
+/// The character that marks both ends of a message's content, so that the content can be located in the rendered
+/// conversation. It is a Unicode noncharacter, which does not occur in normal text.
 pub(crate) const MARK: char = '\u{fdd2}';
 
 impl<'de> Deserialize<'de> for Message {
@@ -84,12 +85,12 @@ impl<'de> Deserialize<'de> for Message {
     }
 }
 
-/// A conversation as the text that a model reads.
+/// A conversation that was rendered as the text that a model reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chat {
-    /// The text of all messages, with the special tokens of the chat template.
+    /// The text of all messages, including the special tokens of the chat template.
     pub text: String,
-    /// The parts of the text that a model is trained to write, as ranges of bytes in ascending order. They are known
-    /// only if the template marks them by `{% generation %}`; otherwise the list is empty.
+    /// The parts of the text that a model is trained to generate, as byte ranges in ascending order. They are known
+    /// only if the chat template marks them by `{% generation %}`; otherwise the list is empty.
     pub answers: Vec<Range<usize>>,
 }

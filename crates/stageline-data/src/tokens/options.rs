@@ -8,22 +8,23 @@ use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
 /// The options of [`prepare`](crate::prepare): the folder of the token files, the token that ends each document, and
-/// the field with the text in a JSON-lines file.
+/// the JSON field with the text in a JSON-lines file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
-    /// The folder for token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache` of
-    /// the home folder.
+    /// The folder of the token files. `None`, the default, selects `stageline/tokens` in `$XDG_CACHE_HOME`, or else in
+    /// `.cache` of the home folder.
     pub folder: Option<PathBuf>,
-    /// The id of the token that is appended to each document, unless it is already the document's last token. `None`,
-    /// the default, appends nothing. A document may end with the token because its text does, or because the encoding's
-    /// special tokens do. Empty documents get no token. Conversations get none either, because their chat template ends
-    /// them.
+    /// The id of the end-of-document token, which is appended to each document unless it is already the document's last
+    /// token. `None`, the default, appends nothing. A document may already end with this token because its text or the
+    /// encoding's special tokens do. Empty documents do not get the token. Conversations do not get it either, because
+    /// their chat template ends them.
     ///
-    /// The id may be that of one of the encoding's tokens, or the first free id, which adds a token to the vocabulary.
-    /// The first free id is the size of the encoding's vocabulary (256 if bytes are the tokens). A larger id is an
+    /// The id may be one of the encoding's tokens, or the first free id, which adds a token to the vocabulary. The
+    /// first free id is the size of the encoding's vocabulary (256 for the byte-level encoding). A larger id is an
     /// error.
     pub end_of_document: Option<u32>,
-    /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
+    /// The name of the JSON field that contains the document's text in each line of a JSON-lines file. The default is
+    /// `text`.
     pub text_field: String,
 }
 
@@ -34,8 +35,8 @@ impl Default for TokenOptions {
 }
 
 impl TokenOptions {
-    /// Returns the folder for token files: the one that these options set, or else the default; an error if there is no
-    /// default folder.
+    /// Returns the folder for token files: the one that these options set, or else the default. Returns an error if
+    /// there is no default folder.
     pub(crate) fn folder(&self) -> Result<PathBuf, TokenError> {
         match &self.folder {
             Some(folder) => Ok(folder.clone()),
@@ -43,9 +44,9 @@ impl TokenOptions {
         }
     }
 
-    /// Returns the size of the vocabulary of the token file: the size of the encoding's vocabulary, plus one if the
-    /// end-of-document token is new. It is an error if the end-of-document token is larger than the size of the
-    /// encoding's vocabulary.
+    /// Returns the vocabulary size of the token file: the size of the encoding's vocabulary, plus one if the
+    /// end-of-document token is new. Returns an error if the id of the end-of-document token is larger than the size of
+    /// the encoding's vocabulary.
     pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {
         let vocabulary = encoding.vocabulary();
         let end = self.end_of_document.map_or(0, |end| end as usize);

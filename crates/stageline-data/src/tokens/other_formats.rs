@@ -1,5 +1,5 @@
-//! Recognises data in formats that are not read, and says how to convert it: lines of data sets in other formats
-//! ([`fault`]), and binary files ([`check_is_text`]).
+//! Recognises data in unsupported formats, and says how to convert it: lines of datasets in other formats ([`fault`]),
+//! and binary files ([`check_is_text`]).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::tokens::error::TokenError;
 use crate::tokens::json_object::{Fields as Object, kind};
 
-/// The fields by which lines of other formats are recognised.
+/// Field names that identify lines of other dataset formats, such as Alpaca and ShareGPT.
 pub(crate) const FIELDS: [&str; 3] = ["instruction", "output", CONVERSATIONS];
 const CONVERSATIONS: &str = "conversations";
 
@@ -26,13 +26,13 @@ const FROM_SHAREGPT: &str = concat!(
     r#"content: .value}] | del(.conversations)' OLD.jsonl > NEW.jsonl"#
 );
 
-/// The shell command that renames the field `conversations` of JSON lines to `messages`.
+/// The shell command that renames the field `conversations` in JSON lines to `messages`.
 const RENAME: &str = "jq -c '.messages = .conversations | del(.conversations)' OLD.jsonl > NEW.jsonl";
 
-/// Recognises a line of a data set in another format (Alpaca, ShareGPT, or messages in the field `conversations`).
+/// Recognises a line of a dataset in another format (Alpaca, ShareGPT, or messages in the field `conversations`).
 /// Returns the part of the error message that names the format and gives a command to convert the file. Returns `None`
-/// if the line has none of these formats. `value` takes the name of one of [`FIELDS`], and returns the field's value in
-/// the line; `None` if the line lacks the field.
+/// for any other line. `value` maps the name of one of [`FIELDS`] to the field's value in the line; `None` if the line
+/// lacks the field.
 pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option<String> {
     if value("instruction").is_some() && value("output").is_some() {
         return Some(format!(
@@ -51,23 +51,23 @@ pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option
     has("role").then(|| format!("has messages in the field `conversations`; rename it to `messages`: {RENAME}"))
 }
 
-/// A binary file format, which cannot be tokenised as text.
+/// A binary file format that cannot be tokenised as text.
 struct Format {
     name: &'static str,
-    /// The bytes at the start of a file of this format.
+    /// Magic number: the first bytes of every file in this binary format.
     magic: &'static [u8],
     proof: Proof,
-    /// The way to convert a file of this format to text, in words.
+    /// Instruction for converting a file of this format to text, for the error message.
     remedy: &'static str,
 }
 
-/// The evidence, in addition to the bytes at its start, that is needed to recognise the format of a file.
+/// The further evidence, besides the magic number at its start, that a file has a binary format.
 enum Proof {
-    /// No further evidence is needed, because no text begins with these bytes.
+    /// The magic number at the start of the file suffices, because no text begins with these bytes.
     None,
-    /// The file must end with the same bytes, because a text may begin with them.
+    /// The file must also end with its magic number, because a text may begin with the same bytes.
     End,
-    /// The file's name must have this extension, because other binary files begin with the same bytes.
+    /// The file name must also have this extension, because other binary formats have the same magic number.
     Extension(&'static str),
 }
 
@@ -94,7 +94,7 @@ const FORMATS: [Format; 7] = [
 /// The number of bytes at the start and at the end of a file that are read to recognise its format.
 const ENDS: usize = 6;
 
-/// Returns an error if the open file at `path` has one of the known binary formats.
+/// Returns an error if the open file at `path` is in one of the known binary formats.
 pub(crate) fn check_is_text(path: &Path, file: &mut File) -> Result<(), TokenError> {
     let [start, end] = ends(file).map_err(TokenError::io(path))?;
     let has_format = |format: &&Format| {

@@ -1,5 +1,5 @@
-//! Turns panics of the libraries for tokenizers and templates into errors, because they may panic on invalid files
-//! ([`caught`]).
+//! Converts panics of the tokenizer and template libraries to errors, because these libraries may panic on invalid
+//! files ([`caught`]).
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,18 +8,18 @@ use std::sync::Once;
 use std::thread;
 
 thread_local! {
-    /// True while this thread runs a call of [`caught`]. A panic is then returned as an error and not printed.
+    /// True while this thread runs [`caught`]. A panic is then returned as an error, and not printed.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `call`, a call of the library with the name `library`, and catches its panics. Returns the result of the call,
-/// or the message of its panic, which is not printed.
+/// Runs `call`, which calls the library named `library`, and catches its panics. Returns the result of `call`, or the
+/// message of its panic, which is not printed.
 ///
-/// The first call replaces the program's panic hook. The new hook passes panics outside of such calls on to the old
+/// The first call replaces the program's panic hook. The new hook forwards all panics outside of `caught` to the old
 /// hook.
 pub(crate) fn caught<T>(library: &str, call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    // The hook cannot be changed on a thread that panics.
+    // The panic hook cannot be changed on a panicking thread.
     if !thread::panicking() {
         HOOK.call_once(|| {
             let printing = take_hook();

@@ -1,12 +1,12 @@
-//! Encodes several texts at once: [`map`].
+//! Applies a function to several items in parallel, such as encoding texts: [`map`].
 
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Returns the results of `call` for all items, in the order of the items. The items are shared out among threads, one
-/// per CPU core.
+/// Calls `call` for all items in parallel, and returns the results in the order of the items. The items are distributed
+/// among threads, one per CPU core.
 ///
 /// # Panics
 /// Panics if `call` does.

@@ -1,29 +1,29 @@
-//! Cuts a long document into pieces, so that it is never in memory as a whole.
+//! Splits a long document into pieces, so that the whole document is never in memory.
 
 use std::io::{self, Read};
 use std::str;
 
-/// The largest length of a piece of a document, in bytes.
+/// The maximum length of a piece of a document, in bytes.
 ///
-/// The regular expressions of tokenizers fail on a million consecutive blanks, and then leave the rest of the text
+/// The regular expressions of tokenizers fail on a million consecutive spaces, and then leave the rest of the text
 /// unsplit without an error. A text of this length is too short for such a failure.
 pub(crate) const LONGEST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
-/// Every piece but the last ends after a line feed if it has one. Otherwise it ends before its last blank that a
-/// visible character follows, or else after a whole character. A line feed between two visible characters is preferred.
-/// The common byte-level tokenizers split a text at such line feeds and before such blanks anyway. The tokens next to a
-/// cut may still differ from the tokens of the uncut document.
+/// Every piece but the last ends after a line feed if it contains one. Otherwise it ends before its last space that a
+/// non-whitespace character follows, or else after a complete character. A line feed between two non-whitespace
+/// characters is preferred. The common byte-level tokenizers split a text at such line feeds and before such spaces
+/// anyway. The tokens next to a split point may still differ from the tokens of the unsplit document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
-    /// The bytes of a document to tokenise that have been read and are still needed. They begin with the current piece,
-    /// which is the part that the tokenizer encodes in one call.
+    /// Bytes read from the document but not yet encoded, beginning with the current piece (which is encoded in one
+    /// call).
     buffer: Vec<u8>,
-    /// The length in bytes of the current piece of a document to tokenise; 0 before the first piece.
+    /// Length, in bytes, of the document's current piece in `buffer`; 0 before the first piece.
     length: usize,
-    /// The offset in bytes of the current piece within the document to tokenise.
+    /// The byte offset of the current piece within the document to tokenise.
     start: u64,
 }
 
@@ -32,8 +32,8 @@ impl<R: Read> Pieces<R> {
         Self { reader, most: LONGEST, buffer: Vec::new(), length: 0, start: 0 }
     }
 
-    /// Reads the next piece of a document to tokenise. Returns its offset in the document in bytes and its bytes, or
-    /// `None` after the last piece.
+    /// Reads the next piece of a document to tokenise. Returns its byte offset in the document and its bytes, or `None`
+    /// after the last piece.
     pub(crate) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.buffer.drain(..self.length);
         self.start += self.length as u64;
@@ -46,8 +46,8 @@ impl<R: Read> Pieces<R> {
     }
 }
 
-/// Returns the length in bytes of the next piece of a document, which is the beginning of `bytes`. The piece ends after
-/// a line feed if possible, or else before a blank, or else after a whole character.
+/// Chooses the split point after a document's next piece, and returns the length of the piece (a prefix of `bytes`):
+/// after a line feed if possible, or else before a space, or else after a complete character.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()
@@ -60,7 +60,7 @@ fn cut(bytes: &[u8]) -> usize {
     }
     let before_word = |&[blank, after]: &[u8; 2]| blank == b' ' && !after.is_ascii_whitespace();
     if let Some(blank) = bytes.array_windows().rposition(before_word).filter(|&blank| blank > 0) {
-        return blank; // the blank begins the token of the next word
+        return blank; // the space belongs to the token of the next word
     }
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),

@@ -1,4 +1,4 @@
-//! Tokenises a source (the text files to tokenise) once, and finds its token file again later: [`prepare`].
+//! Tokenises a source (the text files to tokenise) once, and reuses the token file in later calls: [`prepare`].
 
 use std::path::Path;
 
@@ -13,50 +13,58 @@ use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
 /// Tokenises a source (a text file, a JSON-lines file or a folder of them) and returns its token file. If an earlier
-/// call has tokenised the same source, and the source is unchanged, that call's token file is opened instead.
+/// call has tokenised the same source, and the source is unchanged, the token file of that call is opened instead.
 ///
 /// # Documents
-/// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line, a JSON object. The document is the
-///   string in the field [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a
-///   conversation. A line has at most 256 MiB, and blank lines are skipped.
+/// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line, as a JSON object. The document is
+///   the string in the field [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a
+///   conversation. A line of more than 256 MiB is an error. Blank lines are skipped.
 /// - Any other file is one document.
-/// - A folder gives the documents of its files and subfolders, in the order of the files' names. If some of them are
-///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic
-///   links to folders, hidden entries (such as `.git`) and folders with a `CACHEDIR.TAG` (build outputs and caches) are
-///   skipped.
+/// - A folder contains the documents of its files and subfolders, in the order of the files' names. If some of the
+///   files are JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others).
+///   Symbolic links to folders, hidden entries (such as `.git`) and folders with a `CACHEDIR.TAG` (build outputs and
+///   caches) are skipped.
 ///
-/// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
-/// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then
-/// [`TokenOptions::end_of_document`] is appended, unless it is already the document's last token. The last token may be
-/// a special token for the end, or come from the text. For example, a tokenizer with the special token `</s>` encodes a
-/// text that ends with `</s>` as tokens that end with it.
+/// A conversation, or a prompt and completion given as messages, is rendered as text by [`Encode::chat`], which writes
+/// all of its special tokens. Any other document gets these tokens:
 ///
-/// All CPU cores encode documents and pieces of texts, at most 8 MiB at a time unless a single document is longer.
-/// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and each is
-/// encoded in one pass. A text of more than 512 KiB is encoded in pieces of at most this size. A piece ends after a
-/// line feed if possible, or else before a blank. Next to a border between two pieces, a tokenizer may give other
-/// tokens than for the uncut document, for example if it puts a blank before every text.
+/// - The encoding's special tokens before the text ([`Encode::special_tokens`]), unless the text already begins with
+///   them.
+/// - The encoding's special tokens after the text, even if the text already ends with them.
+/// - [`TokenOptions::end_of_document`], unless it is already the document's last token, from the text or from the
+///   special tokens.
+///
+/// Documents, and pieces of long texts, are encoded on all CPU cores, in batches of at most 8 MiB (a longer document is
+/// a batch of its own):
+///
+/// - A text of more than 512 KiB is encoded in pieces of at most this size. A piece ends after a line feed if possible,
+///   or else before a space. Tokens next to the split point of two pieces may differ from those of the unsplit text,
+///   for example if the tokenizer prepends a space to every text.
+/// - A conversation, or a prompt with its completion, is encoded in one pass. If its text is longer than 8 MiB, this is
+///   an error ([`TokenError::LongDocument`] as the source of a [`TokenError::Document`]).
+/// - Empty documents are left out.
 ///
 /// # Token files
-/// The name of the token file is a hash of the encoding, the options and the source. For the source, the hash covers
-/// its path, and for each file the name, the length, the modification time, and whether it contains JSON lines. Another
-/// call with the same arguments opens that file and does not read the source, unless the source has changed. A change
-/// that keeps both the length and the modification time of a file is not detected.
+/// The token file's name is a hash of the encoding, the options and the source: the source's path and, for each file,
+/// its name, length, modification time, and whether it contains JSON lines. Another call with the same arguments opens
+/// this token file without reading the source, unless the source has changed. A change that keeps both the length and
+/// the modification time of a file is not detected.
 ///
-/// A token file that is found is read once, to compare the hash of its tokens and documents with the one in its header.
-/// A damaged token file is written again.
+/// An existing token file is read once, to compare the hash of its contents with the hash in its header. A damaged
+/// token file is rewritten.
 ///
-/// A token file is written under a temporary name and then renamed, so several processes may prepare the same source at
-/// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes these, or the token files of
-/// earlier versions of a source. You may delete any file in the folder that is not in use.
+/// A token file is written under a temporary name and then renamed, so several processes may prepare the same source
+/// concurrently. Killed processes leave files that end in `.tmp`. These files, and token files of earlier versions of a
+/// source, are never deleted automatically. You may delete any file in the folder that is not in use.
 ///
 /// # Errors
 /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
 /// - [`TokenError::NothingToRead`] if no document has text.
+/// - [`TokenError::JsonInFolder`] if the source is a folder of only JSON files, which are a dataset and not text.
 /// - [`TokenError::NotText`] if a file is compressed, or in the format of Parquet or Arrow.
-/// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
-/// - [`TokenError::Document`] if a document cannot be encoded: its text is not UTF-8, the chat template refuses it, or
-///   no message of a conversation is the assistant's.
+/// - [`TokenError::Line`] if a line of a JSON-lines file is not a valid document.
+/// - [`TokenError::Document`] if a document cannot be encoded: its text is not UTF-8, the chat template rejects it, no
+///   message of a conversation has the role `assistant`, or a conversation or prompt is longer than 8 MiB.
 /// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's

@@ -1,5 +1,5 @@
-//! Opens only regular files ([`open_file`]): a pipe could block until another process writes to it, and a device may
-//! have no end.
+//! Opens only regular files ([`open_file`]). A pipe could block until another process writes to it, and a device may be
+//! endless.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,15 +8,15 @@ use stageline_checkpoint::open_at_once;
 
 use crate::tokens::error::TokenError;
 
-/// Opens the regular file at `path` for reading; a symbolic link at `path` is followed. The file is, for example, a
-/// tokenizer or a JSON file with rows of token ids. It may have at most `most` bytes.
+/// Opens the regular file at `path` for reading, for example a tokenizer or a JSON file with rows of token ids. A
+/// symbolic link at `path` is followed. The file may have at most `most` bytes.
 ///
 /// # Errors
 /// - [`TokenError::PathNotFound`] if nothing is at the path.
 /// - [`TokenError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`TokenError::NotAFile`] if a folder, a device, a pipe or a socket is there.
 /// - [`TokenError::TooLong`] if the file has more than `most` bytes.
-/// - [`TokenError::Io`] if the operating system refuses to open the file.
+/// - [`TokenError::Io`] if the operating system cannot open the file.
 pub fn open_file(path: &Path, most: u64) -> Result<File, TokenError> {
     let not_a_file = || TokenError::NotAFile { path: path.to_path_buf() };
     let file = open_at_once(path).map_err(|error| match fs::metadata(path) {

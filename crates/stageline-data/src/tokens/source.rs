@@ -1,4 +1,4 @@
-//! Lists the files of a source (a file or folder to tokenise), with the metadata that reveals a change of a file.
+//! Lists the files of a source (a file or folder to tokenise), with the metadata that reveals a later change of a file.
 
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
@@ -14,23 +14,23 @@ pub(crate) struct Source {
     /// The absolute path of the file or folder to tokenise, with symbolic links resolved.
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<SourceFile>,
-    /// The paths of the files in the folder that are not read, because they are beside JSON-lines files.
+    /// Files in the source folder that are not read, because the folder also has JSON-lines files.
     left_out: Vec<PathBuf>,
 }
 
 /// A file to tokenise: a single document, or a JSON-lines file with one document per line.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
-    /// The path of a file to tokenise, relative to the source folder and with `/` between its parts. It is empty if the
-    /// source is this single file.
+    /// The path of a file to tokenise, relative to the source folder and with `/` between its components. It is empty
+    /// if the source is a single file.
     pub(crate) name: String,
     pub(crate) stamp: Stamp,
 }
 
 impl Source {
-    /// Lists the files to tokenise, sorted by their names: the file at `path`, or the files in the folder at `path` and
-    /// its subfolders. If some of these are JSON-lines files, the others are left out: they describe the data, such as
-    /// a `README.md`.
+    /// Lists the files to tokenise, sorted by name: the file at `path`, or the files in the folder at `path` and its
+    /// subfolders. If some of these are JSON-lines files, the others are left out, because they usually describe the
+    /// data, such as a `README.md`.
     pub(crate) fn list(path: &Path) -> Result<Self, TokenError> {
         let metadata = fs::metadata(path).map_err(TokenError::io(path))?;
         let root = fs::canonicalize(path).map_err(TokenError::io(path))?;
@@ -39,6 +39,11 @@ impl Source {
             false => vec![path.to_path_buf()],
         };
         let (lines, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_json_lines(path));
+        if metadata.is_dir()
+            && let Some(json) = data_as_text(&others).filter(|_| lines.is_empty())
+        {
+            return Err(TokenError::JsonInFolder { path: json.clone() });
+        }
         let (paths, mut left_out) = if lines.is_empty() { (others, lines) } else { (lines, others) };
         left_out.sort_unstable();
         let files = paths.into_iter().map(|file| {
@@ -49,16 +54,26 @@ impl Source {
             Ok(SourceFile { name: relative_name(path, &file), stamp: Stamp::new(&metadata), path: file })
         });
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
-        // The path orders names that are equal because they are not Unicode.
+        // The path orders names that are equal because invalid Unicode in them was replaced.
         files.sort_unstable_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
         Ok(Self { root, files, left_out })
     }
 }
 
+/// Detects a folder that contains a dataset and not plain text, such as JSON lines in a file named `.json`, with a
+/// `README.md` and a `LICENSE`. Returns the first JSON file if all `files` are JSON, Markdown, or without an extension,
+/// and `None` otherwise.
+fn data_as_text(files: &[PathBuf]) -> Option<&PathBuf> {
+    let has = |file: &&PathBuf, name: &str| file.extension().is_some_and(|other| other.eq_ignore_ascii_case(name));
+    let is_data_set = files.iter().all(|file| has(&file, "json") || has(&file, "md") || file.extension().is_none());
+    files.iter().filter(|_| is_data_set).find(|file| has(file, "json"))
+}
+
 impl SourceFile {
-    /// Opens a file to tokenise; an error if its length or modification time has changed since the files were listed.
+    /// Opens a file to tokenise. Returns an error if its length or modification time has changed since the files were
+    /// listed.
     pub(crate) fn open(&self) -> Result<File, TokenError> {
-        // A socket cannot be opened, so the change is looked for at the path as well.
+        // If a socket has replaced the file, opening fails. The metadata at the path then reveals the change.
         let file = open_at_once(&self.path).map_err(|error| match self.check_unchanged() {
             Ok(()) => TokenError::io(&self.path)(error),
             Err(changed) => changed,
@@ -94,12 +109,13 @@ fn is_json_lines(path: &Path) -> bool {
     ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))
 }
 
-/// Returns the files of a folder that [`prepare`](crate::prepare) leaves out, sorted by their paths. If a folder has
+/// Returns the files of a folder that [`prepare`](crate::prepare) leaves out, sorted by path. If a folder has
 /// JSON-lines files, `prepare` reads only these. The list is empty for a folder without JSON-lines files and for a
 /// single file.
 ///
 /// # Errors
-/// Returns [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
+/// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
+/// - [`TokenError::JsonInFolder`] if the source is a folder of only JSON files, which are a dataset and not text.
 pub fn files_left_out(source: &Path) -> Result<Vec<PathBuf>, TokenError> {
     Source::list(source).map(|listed| listed.left_out)
 }

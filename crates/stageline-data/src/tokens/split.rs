@@ -1,21 +1,21 @@
-//! Splits the tokens of a token file into tokens for training and tokens that are held out for validation.
+//! Splits the tokens of a token file into training tokens and tokens that are held out for validation.
 
 use std::ops::Range;
 
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents in a token file that is divided at the start of a document. In a file with fewer
-/// documents, one document may be divided between training and validation.
+/// Minimum number of documents for splitting a token file at a document boundary, so that no document is in both
+/// training and validation. With fewer documents, one may be divided.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
-    /// Returns two ranges of token positions: the tokens for training, and the tokens at the end of the file that are
-    /// held out for validation. `held_out`, above 0 and below 1, is the fraction of the tokens to hold out. Neither
-    /// range is empty.
+    /// Splits the file into two ranges of token positions: the training tokens, and the tokens at the end of the file
+    /// that are held out for validation. `held_out`, above 0 and below 1, is the fraction of the tokens to hold out.
+    /// Neither range is empty.
     ///
-    /// In a file of at least 20 documents, the border between the ranges moves to the nearest start of a document. Each
-    /// document is then in one range. With long documents, the held-out fraction may then differ from `held_out`.
+    /// In a file of at least 20 documents, the split point moves to the nearest start of a document, so that each
+    /// document is in one range. With long documents, the held-out fraction may then differ from `held_out`.
     ///
     /// # Errors
     /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.
@@ -26,8 +26,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the index, from 0, of the first held-out token in a file of `tokens` tokens. `ends` lists the end position
-/// of each document as little-endian bytes. `held_out` is the fraction of the tokens to hold out.
+/// Returns the position of the first held-out token, counted from 0, in a file of `tokens` tokens. `ends` lists the end
+/// position of each document as little-endian bytes. `held_out` is the fraction of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());
@@ -40,8 +40,8 @@ fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenErro
     if ends.len() < DOCUMENTS {
         return Ok(border);
     }
-    // All ends but the last are starts of documents. The nearest start is the last one before the border, or the first
-    // one that is not before it.
+    // Each end but the last is the start of the next document. The nearest start is either the last one before the
+    // border, or the first one at or after it.
     let starts = &ends[..ends.len() - 1];
     let after = starts.partition_point(|&start| u64::from_le_bytes(start) < border);
     let near = &starts[after.saturating_sub(1)..(after + 1).min(starts.len())];

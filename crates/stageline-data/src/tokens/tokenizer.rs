@@ -17,13 +17,14 @@ use crate::tokens::message::{Chat, Message};
 use crate::tokens::panics::caught;
 use crate::tokens::regular_file::open_file;
 
-/// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
+/// Maximum length of a `tokenizer.json` in bytes; a longer file is an error. The limit keeps a wrong file from filling
+/// the host memory.
 const MOST: u64 = 512 << 20;
 
 /// The name of the file with the tokenizer in a model folder.
 const FILE: &str = "tokenizer.json";
 
-/// The names of files that show that a folder has a tokenizer, although in a form that this crate does not read.
+/// The names of files that show that a folder has a tokenizer, although in a format that this crate does not read.
 const OTHER_FORMS: [&str; 8] = [
     "tokenizer.model",
     "vocab.json",
@@ -39,11 +40,11 @@ const OTHER_FORMS: [&str; 8] = [
 ///
 /// - The file's post-processor may add special tokens, such as `<s>`. As in the Transformers library, they are added to
 ///   whole texts: to documents, and by [`Encode::encode_whole`]. [`Encode::encode`] adds none.
-/// - The truncation and the padding in the file are ignored, because truncation would cut off the ends of long
-///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
+/// - The file's truncation and padding settings are ignored, because truncation would drop the ends of long documents.
+///   BPE dropout is ignored too, because a text must always have the same tokens.
 /// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
 ///   library.
-/// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the
+/// - Conversations are rendered by the chat template in the tokenizer's folder: its `chat_template.jinja`, or else the
 ///   one in its `tokenizer_config.json`. The function `strftime_now` prints the UTC date at which the tokenizer was
 ///   opened, or the date that the environment variable `SOURCE_DATE_EPOCH` sets. Today's date is not part of the
 ///   fingerprint, so [`prepare`](crate::prepare) finds a token file on another day too.
@@ -58,11 +59,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of the model folder `folder`, its `tokenizer.json`. Returns `None` if the folder contains no
-    /// tokenizer at all, as for a byte-level language model.
+    /// Reads the tokenizer of the model folder `folder` from its `tokenizer.json`. Returns `None` if the folder
+    /// contains no tokenizer at all, as for a byte-level language model.
     ///
     /// # Errors
-    /// - [`TokenError::OtherForm`] if the folder contains a tokenizer only in a form that is not read, such as
+    /// - [`TokenError::OtherForm`] if the folder contains a tokenizer only in an unsupported format, such as
     ///   `tokenizer.model`.
     /// - An error of [`open`](Self::open) if the `tokenizer.json` cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Option<Self>, TokenError> {
@@ -82,7 +83,7 @@ impl Tokenizer {
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
     ///   if it cannot be read.
     /// - [`TokenError::Tokenizer`] if the file is not a valid tokenizer, or its post-processor adds a special token
-    ///   that is not in the vocabulary. The error also tells of a panic of the tokenizer library on the file. On some
+    ///   that is not in the vocabulary. The error also reports a panic of the tokenizer library on the file. For some
     ///   invalid files, the library panics only when a text is encoded or decoded. That call then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
@@ -97,14 +98,14 @@ impl Tokenizer {
         Ok(Self { path: path.to_path_buf(), inner, vocabulary, special_tokens, chat, fingerprint })
     }
 
-    /// Returns the id of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no such
+    /// Returns the id of the token that is spelled `name`, such as `<|endoftext|>`; `None` if the vocabulary lacks this
     /// token.
     pub fn token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name)
     }
 
-    /// Calls the tokenizer library with this tokenizer. If the library panics, the returned error says that the
-    /// `tokenizer.json` is invalid, because only an invalid file causes a panic.
+    /// Runs `call` with the tokenizer of the library `tokenizers`. If the library panics, the returned error says that
+    /// the `tokenizer.json` is invalid, because only an invalid file causes a panic.
     fn call<T>(
         &self,
         call: impl FnOnce(&tokenizers::Tokenizer) -> Result<T, tokenizers::Error>,
@@ -122,10 +123,10 @@ impl Encode for Tokenizer {
     }
 
     fn encode_targets(&self, text: &str, targets: &[Range<usize>]) -> Result<Vec<(u32, bool)>, TokenError> {
-        // Unlike `encode_fast`, this computes the offsets of tokens in the text, in bytes.
+        // Unlike `encode_fast`, `encode` computes the byte offsets of tokens in the text.
         let encoding = self.call(|inner| inner.encode(text, false))?;
         let is_target = |&(start, end): &(usize, usize)| {
-            // The offsets of a token may exclude its blanks. A token of blanks alone has an empty range at their end.
+            // A token's offsets may exclude its spaces. A token of spaces alone has an empty range at their end.
             let start = if start == end { start.saturating_sub(1) } else { start };
             let next = targets.partition_point(|target| target.end <= start);
             targets.get(next).is_some_and(|target| target.start < end)
@@ -165,8 +166,8 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// Reads a tokenizer from the bytes of a `tokenizer.json`. Returns the tokenizer, the size of its vocabulary, and the
-/// special tokens that it adds to a text.
+/// Parses the bytes of a `tokenizer.json`. Returns the tokenizer, the size of its vocabulary, and the special tokens
+/// that it adds to a text.
 fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), tokenizers::Error> {
     let mut inner = tokenizers::Tokenizer::from_bytes(json)?;
     inner.with_padding(None).with_truncation(None)?;
@@ -177,7 +178,7 @@ fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), to
         model.dropout = None;
         inner.with_model(model);
     }
-    // The ids of a vocabulary may have gaps, so their number is not enough.
+    // Token ids may have gaps, so the vocabulary size follows from the largest id, and not from the number of tokens.
     let largest = inner.get_vocab(true).into_values().max();
     let vocabulary = largest.ok_or("its vocabulary is empty")? as usize + 1;
     let special_tokens = special_tokens(&inner)?;
@@ -190,8 +191,8 @@ fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), to
     Ok((inner, vocabulary, special_tokens))
 }
 
-/// Returns the special tokens that a tokenizer's post-processor adds before and after a text. They are found by a call
-/// of the post-processor for a text of one token.
+/// Returns the special tokens that a tokenizer's post-processor adds before and after a text, found by applying it to a
+/// text of one token.
 fn special_tokens(inner: &tokenizers::Tokenizer) -> Result<SpecialTokens, tokenizers::Error> {
     let text = Encoding::from_tokens(vec![Token::new(0, "a".into(), (0, 1))], 0);
     let whole = inner.post_process(text, None, true)?;

@@ -1,5 +1,5 @@
-//! Writes a token file under a temporary name and renames it, so that the file is complete or absent. A document that
-//! does not end with the end-of-document token gets it here.
+//! Writes a token file under a temporary name and renames it, so that the file is complete or absent. Appends the
+//! end-of-document token to documents that do not end with it.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -15,24 +15,24 @@ use crate::tokens::format::{HASH, HEADER, Header};
 /// A writer of a token file. The file has a temporary name until the writer finishes it. If the writer is dropped
 /// earlier, the file is deleted.
 ///
-/// The tokens are written as they come. The end position of each document (8 bytes) and the positions of each prompt
-/// (16 bytes) stay in memory until the file is finished.
+/// Tokens are written to the file as they arrive. The end position of each document (8 bytes) and the positions of each
+/// prompt (16 bytes) stay in memory until the file is finished.
 pub(crate) struct TokenWriter {
     temporary: Temporary,
     file: BufWriter<File>,
     vocabulary: u64,
     tokens: u64,
-    /// The last token of the current document; `None` while the document has no tokens.
+    /// The last token that was written to the current document; `None` while the document has no tokens.
     last: Option<u32>,
     ends: Vec<u64>,
-    /// The prompts, which are runs of tokens that are not trained on. A prompt is the position of its first token and
-    /// the position after its last token, counted from the start of the file.
+    /// Prompts (ranges of tokens that are masked out in the loss): the positions, from the start of the file, of the
+    /// first token and after the last token.
     prompts: Vec<[u64; 2]>,
     contents: Sha256,
 }
 
 impl TokenWriter {
-    /// Creates a temporary file, which becomes the token file at `path` once it is complete. Creates the folder of
+    /// Creates the temporary file that [`finish`](Self::finish) renames to the token file `path`. Creates the folder of
     /// `path` if it does not exist.
     pub(crate) fn create(path: &Path, vocabulary: u64) -> Result<Self, TokenError> {
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -48,14 +48,14 @@ impl TokenWriter {
             prompts: Vec::new(),
             contents: Sha256::new(),
         };
-        // The header is known at the end, so its place is left free.
+        // The header's values are known only at the end, so space for the header is reserved here.
         let written = writer.file.write_all(&[0; HEADER]);
         written.map_err(TokenError::write(&writer.temporary.path))?;
         Ok(writer)
     }
 
-    /// Appends tokens to the current document of the token file. `is_target` tells whether a model is trained to
-    /// predict them. The tokens must be in the vocabulary; this is not checked.
+    /// Appends tokens to the current document of the token file. `is_target` tells whether they are targets in the
+    /// loss, or masked out. The tokens must be in the vocabulary, which is not checked.
     pub(crate) fn push(&mut self, tokens: &[u32], is_target: bool) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -73,8 +73,8 @@ impl TokenWriter {
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the current document of the token file. If `end` is given and is not the last token of the document, it is
-    /// appended to the document first. A document without tokens is left out of the file and gets no end token.
+    /// Ends the current document of the token file. If `end` is given and is not the document's last token, it is
+    /// appended first. A document without tokens is left out of the file and gets no end token.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         let Some(last) = self.last else { return Ok(()) };
         if let Some(end) = end.filter(|&end| end != last) {
@@ -85,13 +85,13 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens that the new token file has so far.
+    /// Returns the number of tokens that were written to the token file so far.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Completes the token file: writes its header, which contains `key`, and renames it to `path`. `key` is the hash
-    /// of the source, the encoding and the options.
+    /// Completes the token file and renames it to `path`. The header stores `key`, the cache key (a hash of the source,
+    /// the encoding and the options).
     pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
         self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
         fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;
@@ -99,8 +99,8 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Writes the end positions of the documents, the prompts, the checksum and the header of the token file, and syncs
-    /// the file to disk.
+    /// Writes the document ends, the prompts, the checksum and the header of the token file, and syncs the file to
+    /// disk. `key` is the cache key that is stored in the header.
     fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
         let numbers = self.ends.iter().chain(self.prompts.as_flattened());
         let numbers: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
@@ -122,13 +122,13 @@ impl TokenWriter {
     }
 }
 
-/// Returns the checksum at the end of a token file. It is the SHA-256 of the file's header and of `numbers`: the end
-/// positions of the documents, and the prompts.
+/// Returns the checksum at the end of a token file: the SHA-256 of the file's header and of `numbers`, which are the
+/// document ends and the prompts.
 pub(crate) fn checksum(header: &[u8], numbers: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(numbers).finalize().into()
 }
 
-/// A temporary file. It is deleted when this value is dropped, unless it was renamed before.
+/// The temporary file of an unfinished token file. Deletes the file on drop, unless it was renamed to its final name.
 struct Temporary {
     path: PathBuf,
     is_renamed: bool,
@@ -155,7 +155,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_renamed {
-            let _ = fs::remove_file(&self.path); // the error that led here matters more
+            let _ = fs::remove_file(&self.path); // ignores an error: the one that led here matters more
         }
     }
 }

@@ -302,6 +302,9 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
     };
     assert!(refused("{% for message in messages %}").contains("syntax error"));
     assert!(refused("{{ messages[0].nothing.at_all }}").contains("undefined"));
+    for missing in ["{{ messages[0].nothing | tojson }}", "{{ {'name': [messages[0].nothing]} | tojson }}"] {
+        assert!(refused(missing).contains("tojson of a value that the conversation does not have"), "{missing}");
+    }
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}\
                    {% endfor %}";
     assert!(refused(endless).contains("fuel"));

@@ -52,8 +52,7 @@ fn lines_of_alpaca_and_of_sharegpt_are_refused_with_a_command_that_converts_them
 
 #[test]
 fn other_lines_are_refused_with_their_fields_and_a_field_that_may_be_the_text() {
-    let advice = "; correct the line, or rename the field with the text, such as `body`, to `text` (or set text_field to \
-                  its name)";
+    let advice = "; correct the line, or rename the field with the text, such as `body`, to `text`";
     let found = fault("a.jsonl", r#"{"id": "1", "body": "a text", "title": "b", "tags": ["a long list of tags"]}"#);
     assert_eq!(
         found,

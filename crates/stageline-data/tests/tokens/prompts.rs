@@ -46,11 +46,17 @@ fn completions_are_trained_on_and_prompts_are_not() {
     assert_eq!(marked(&file), expected);
     assert!(file.has_prompts());
     assert_eq!(marked(&reopen(&file)), expected);
+    let everything = reopen(&file).training_on_prompts();
+    assert_eq!(marked(&everything), expected.map(|text| text.replace(['[', ']'], "")));
+    assert!(everything.has_prompts() && everything.has_only_targets(0..everything.len()));
+    assert_ne!(everything.fingerprint(), file.fingerprint(), "other tokens are trained on");
     room.options.end_of_document = Some(u32::from(b'.'));
     let expected = ["[2 + 2 = ]4.", "[a]b.", "all of it.", "no prompt.", "[no completion].", "[c]d."];
     assert_eq!(marked(&room.prepare().unwrap()), expected);
     let texts = Room::with("a.jsonl", "{\"text\": \"a\"}\n").prepare().unwrap();
     assert!(!texts.has_prompts() && texts.is_target(0));
+    let fingerprint = texts.fingerprint();
+    assert_eq!(texts.training_on_prompts().fingerprint(), fingerprint);
 }
 
 #[test]

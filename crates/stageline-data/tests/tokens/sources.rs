@@ -70,7 +70,7 @@ fn a_fault_in_line_3_is_an_error_with_the_file_and_the_line_and_leaves_nothing()
         Room::with("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"id\": 1, \"url\": \"\", \"txt\": \"c\"}\n");
     let expected = format!(
         "line 3 of {} has no field `text`, `messages` or `prompt`, but has the fields id, url, txt; correct the line, or \
-         rename the field with the text, such as `txt`, to `text` (or set text_field to its name)",
+         rename the field with the text, such as `txt`, to `text`",
         room.source.display()
     );
     assert_eq!(room.prepare().unwrap_err().to_string(), expected);
@@ -251,4 +251,19 @@ fn whole_documents_are_held_out() {
     assert_eq!((train, held_out), (0..260, 260..300));
     let (train, held_out) = Room::with("a.txt", "x".repeat(300)).prepare().unwrap().split(0.12).unwrap();
     assert_eq!((train, held_out), (0..264, 264..300));
+}
+
+#[test]
+fn a_folder_of_json_and_notes_is_not_read_as_text() {
+    let mut room = Room::with("unused", "");
+    room.source = room.root.path().join("data");
+    fs::create_dir(&room.source).unwrap();
+    fs::write(room.source.join("train.json"), "{\"text\": \"a\"}\n").unwrap();
+    fs::write(room.source.join("README.md"), "about the data").unwrap();
+    let error = room.prepare().map(drop).unwrap_err();
+    let TokenError::JsonInFolder { path } = &error else { panic!("{error}") };
+    assert!(path.ends_with("train.json") && error.to_string().contains("rename it to .jsonl"), "{error}");
+    // Beside source code, JSON is text.
+    fs::write(room.source.join("main.py"), "print()").unwrap();
+    assert_eq!(room.prepare().unwrap().documents(), 3);
 }
