@@ -1,4 +1,5 @@
-//! Measures causal attention and its backward on a device: the time of both, and the memory that the device reserves.
+//! Measures causal attention's forward and backward pass on a device: their time, and the device memory that is
+//! reserved.
 //!
 //! ```text
 //! cargo bench --bench attention -- --device cpu --length 512,1024,2048
@@ -12,34 +13,34 @@ use clap::Parser;
 use stageline::nn::{AttentionHeads, causal_attention};
 use stageline::{DeviceName, Precision};
 
-/// Measures causal attention and its backward on a device
+/// Measures causal attention's forward and backward pass on a device
 #[derive(Parser)]
 struct Flags {
     /// Name of the device, such as cpu, cuda:0 or wgpu:0
     #[arg(long, default_value = "cpu")]
     device: DeviceName,
-    /// Lengths of a sample, in positions; the attention is measured for each length
+    /// Sequence lengths, in positions; attention is measured for each of them
     #[arg(long, value_delimiter = ',', default_value = "512,1024,2048")]
     length: Vec<usize>,
-    /// Number of query heads of the attention
+    /// Number of query heads
     #[arg(long, default_value_t = 8)]
     heads: usize,
-    /// Number of key-value heads [default: as many as query heads]
+    /// Number of key-value heads [default: the number of query heads]
     #[arg(long)]
     key_value_heads: Option<usize>,
-    /// Number of elements (the dimension) of each attention head
+    /// Head size: number of elements per attention head
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Length of the sliding window: the number of keys that a query sees [default: all keys up to the query]
+    /// Length of the sliding window: the number of keys to which a query attends [default: all keys up to the query]
     #[arg(long)]
     window: Option<usize>,
-    /// Type of queries, keys and values: full (f32), bf16 or f16
+    /// Dtype of queries, keys and values: full (f32), bf16 or f16
     #[arg(long, default_value = "full")]
     precision: Precision,
-    /// Number of timed runs of the attention, after one run to warm up
+    /// Number of timed runs, after one warm-up run
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -81,7 +82,7 @@ fn input(flags: &Flags, heads: AttentionHeads, length: usize, device: &Device) -
     }
 }
 
-/// Computes causal attention and the gradient of its input, and waits until the device has finished.
+/// Computes causal attention and its input gradient, and waits until the device has finished.
 fn run(input: &Tensor<3>, heads: AttentionHeads) -> Result<()> {
     let leaf = input.clone().autodiff().require_grad();
     let gradients = causal_attention(leaf.clone(), heads).sum().backward();

@@ -1,8 +1,7 @@
-//! Measures the bubble (idle share of the stage time) and the throughput of pipelines against the number of
-//! micro-batches M, for several numbers of workers P and schedules, and prints them beside theory, simulation and
-//! prediction. Each measurement is one line, and `--output` writes tables and pictures into a folder. Each case first
-//! runs steps that are not measured, until the times of the last ones agree, so that a GPU has tuned its kernels
-//! before.
+//! Measures the bubble (idle share of the worker time) and the throughput of pipelines as a function of the number of
+//! micro-batches M, for several numbers of workers P and schedules. Prints them beside theory, simulation and
+//! prediction, one line per measurement; `--output` writes tables and plots to a folder. Each case first runs warm-up
+//! steps until the times of the last ones agree, so that a GPU has tuned its kernels before the measurement.
 //!
 //! ```text
 //! cargo bench --bench bubble -- --kind paced --stages 4,8 --schedules 1f1b,gpipe --output bubble
@@ -16,7 +15,8 @@ use stageline_workspace::bubble::{files, flags, measure, point};
 use crate::flags::Flags;
 use crate::point::Point;
 
-/// The allocator of the bench. It counts allocated bytes, for the peak memory of each worker.
+/// The bench's global allocator. It counts allocated host memory, from which the bench reports each worker's peak
+/// memory.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 

@@ -21,18 +21,18 @@ use crate::side_by_side::side_by_side;
 /// Measures the cost of a checkpoint: the pause of the pipeline, and the slowdown of steps
 #[derive(Parser)]
 struct Flags {
-    /// Number P of pipeline stages
+    /// Number of pipeline stages (P)
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Number of timed checkpoints of the pipeline
+    /// Number of timed checkpoints
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Returns the tensors of a checkpoint: the parameters and the optimizer state of the model.
+/// Returns a checkpoint's tensors: the model's parameters and optimizer state.
 fn tensors(checkpoint: &Checkpoint) -> impl Iterator<Item = &Tensor> {
     checkpoint.parameters.values().chain(checkpoint.optimizer.values())
 }

@@ -1,11 +1,12 @@
-//! Measures the share of a training's time that it spends waiting for data, if every batch takes a given time to read.
+//! Measures the share of a training run's time that is spent waiting for data, if every batch takes a given time to
+//! read.
 //!
 //! ```text
 //! cargo bench --bench data -- --delay 10
 //! ```
 //!
-//! With the default settings, a training step takes about as long as reading a batch. A training that reads no batch
-//! ahead would then wait for half of the time.
+//! With the default settings, a training step takes about as long as reading a batch. Without prefetching, a training
+//! run would then wait half of the time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -23,36 +24,36 @@ use stageline_train::{Data, NoFlags, Program};
 /// Trains a small GPT on a data source that sleeps for each batch, and prints how long the steps waited
 #[derive(Parser)]
 struct Flags {
-    /// Time for which the data source sleeps for each batch, in ms
+    /// Time for which the data source sleeps per batch, in ms
     #[arg(long, default_value_t = 10)]
     delay: u64,
-    /// Number of batches that are read ahead of the steps
+    /// Number of prefetched batches
     #[arg(long, default_value_t = 16)]
     read_ahead: usize,
-    /// Number of training steps to run
+    /// Number of training steps
     #[arg(long, default_value_t = 400)]
     steps: usize,
-    /// Number of micro-batches M in a step
+    /// Number of micro-batches in a step (M)
     #[arg(long, default_value_t = 4)]
     micro_batches: usize,
     /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 1)]
     micro_batch_size: usize,
-    /// Number of transformer blocks of the GPT
+    /// Number of transformer blocks in the GPT
     #[arg(long, default_value_t = 2)]
     layers: usize,
-    /// Width of the GPT's activations
+    /// Width of the GPT
     #[arg(long, default_value_t = 64)]
     width: usize,
-    /// Length of each training sample of the GPT, in bytes
+    /// Length of a training sample, in bytes
     #[arg(long, default_value_t = 64)]
     context: usize,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A data source whose batches of bytes take a fixed time to read.
+/// A data source that sleeps for a fixed time before it returns each batch of text.
 struct Slow {
     delay: Duration,
     context: usize,

@@ -1,6 +1,6 @@
-//! Measures the time that a pipeline takes beyond the computation of its stages: a step compared with a gradient
-//! accumulation loop without Stageline, and the time per action (a forward or a backward of one micro-batch) of stages
-//! that compute next to nothing.
+//! Measures a pipeline's overhead, the time beyond its stages' computation: a step compared with a gradient
+//! accumulation loop without Stageline, and the time per action (a forward or backward pass of one micro-batch) of
+//! stages that compute next to nothing.
 //!
 //! ```text
 //! cargo bench --bench dispatch
@@ -20,29 +20,29 @@ use crate::gpt::{LEARNING_RATE, Load};
 use crate::model::{Bytes, Layers, Shape, gpt};
 use crate::side_by_side::{median, side_by_side, time};
 
-/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
+/// The bench's allocator. It counts allocated bytes as in a training run, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures the time that a pipeline takes beyond the computation of its stages
+/// Measures a pipeline's overhead: the time beyond its stages' computation
 #[derive(Parser)]
 struct Flags {
-    /// Number of micro-batches M in the comparison with a training loop without Stageline
+    /// Number of micro-batches (M) in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline; 0
-    /// skips this comparison
+    /// Seconds of timed steps for each GPT size in the comparison with a training loop without Stageline; 0 skips this
+    /// comparison
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn main() {
     let flags = Flags::parse();
-    // Limits the training loop without Stageline to one core, as `cores_per_stage(1)` limits the stage.
+    // Limits the training loop without Stageline to one core, like the stage with `cores_per_stage(1)`.
     ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().expect("the first pool");
     if flags.seconds > 0.0 {
         overhead(&flags);
@@ -51,8 +51,8 @@ fn main() {
     dispatch();
 }
 
-/// Times a pipeline of one stage and a training loop without Stageline in turn, for three shapes of the GPT, and prints
-/// the ratios.
+/// Prints the step time of a one-stage pipeline relative to a training loop without Stageline, for three GPT sizes,
+/// timing both alternately.
 fn overhead(flags: &Flags) {
     for (width, micro_batch_size) in [(64, 1), (128, 4), (256, 4)] {
         let load = Load {
@@ -72,8 +72,8 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// The baseline of the bench: a training loop that accumulates gradients with burn alone, without Stageline. The time
-/// of a pipeline is compared with the time of this loop.
+/// The bench's baseline: a training loop that accumulates gradients with burn alone, without Stageline. A pipeline's
+/// time is compared with this loop's.
 struct Plain {
     model: Option<Layers>,
     optimizer: ModuleOptimizer,
@@ -104,7 +104,7 @@ impl Plain {
     }
 }
 
-/// A stage with next to no computation: it multiplies its input by its only parameter. A step then takes only the
+/// A stage with next to no computation: it multiplies its input by its only parameter, so a step's time is the
 /// pipeline's overhead.
 #[derive(Module, Debug)]
 struct Tiny {
@@ -138,7 +138,7 @@ impl LossStage for Tiny {
     }
 }
 
-/// Prints the time per action (a forward or a backward of one micro-batch) of stages that compute next to nothing. A
+/// Prints the time per action (a forward or backward pass of one micro-batch) of stages that compute next to nothing. A
 /// step of M micro-batches has 2M actions on each stage, so the time per action is the step time divided by 2M.
 fn dispatch() {
     println!("microseconds an action, 1F1B, step time / 2M, median of steps; batch cut and flush included");
@@ -169,8 +169,8 @@ fn dispatch() {
     }
 }
 
-/// Returns the time per action in microseconds. An action is a forward or a backward of one micro-batch. The result is
-/// the median time of a training step (a call of `step`), divided by 2 x `micro_batches`.
+/// Returns the time per action (a forward or backward pass of one micro-batch) in microseconds: the median time of a
+/// training step (a call of `step`), divided by 2 x `micro_batches`.
 fn action_time(micro_batches: usize, mut step: impl FnMut()) -> f64 {
     let steps = 3000 / micro_batches;
     let seconds = median((0..steps).map(|_| time(&mut step).as_secs_f64()));

@@ -1,9 +1,9 @@
-//! Measures the cost of the gradient noise measurement: the time of a step that measures the noise over that of a step
-//! that does not, with steps of both kinds in turn in one pipeline.
+//! Measures the cost of the gradient noise measurement: the time of steps with the measurement divided by that of steps
+//! without it. One pipeline runs both kinds of steps alternately.
 //!
-//! It prints the median of the ratios of all pairs of steps, with a 95% interval of the median. A training measures the
-//! noise at every tenth step by default, so it also prints a tenth of what the ratio exceeds 1: the longer time of a
-//! training.
+//! It prints the median ratio over all pairs of steps, with a 95% confidence interval of the median. By default, a
+//! training run measures the noise in every tenth step. The bench therefore also prints `(ratio - 1) / 10`: the
+//! fraction by which a training run takes longer.
 //!
 //! ```text
 //! cargo bench --bench noise -- --stages 2 --pairs 200
@@ -22,39 +22,39 @@ use crate::gpt::Load;
 use crate::model::Shape;
 use crate::side_by_side::side_by_side;
 
-/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
+/// The bench's allocator. It counts allocated bytes as in a training run, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The interval, in steps, at which a training measures the gradient noise if `--noise-every` is not given.
+/// The default of `--noise-every`: the interval, in steps, at which a training run measures the gradient noise.
 const DEFAULT_INTERVAL: f64 = 10.0;
 
-/// Times steps with and steps without the measurement of the gradient noise, in turn
+/// Times steps with and without the gradient noise measurement, alternately
 #[derive(Parser)]
 struct Flags {
-    /// Number P of pipeline stages
+    /// Number of pipeline stages (P)
     #[arg(long, default_value_t = 2)]
     stages: usize,
-    /// Number of micro-batches M in a step, at least 2
+    /// Number of micro-batches in a step (M), at least 2
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 4)]
     micro_batch_size: usize,
-    /// Number of transformer blocks of the GPT
+    /// Number of transformer blocks in the GPT
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Width of the GPT's activations
+    /// Width of the GPT
     #[arg(long, default_value_t = 128)]
     width: usize,
-    /// Length of each training sample of the GPT, in bytes
+    /// Length of a training sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of pairs of timed steps: each pair has one step that measures the gradient noise, and one that does not
+    /// Number of pairs of timed steps: in each pair, one step measures the gradient noise and one does not
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(100..))]
     pairs: u32,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }

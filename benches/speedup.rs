@@ -1,5 +1,4 @@
-//! Measures the speedup of a pipeline: how much faster a step is on P stages of one core each than on one stage of one
-//! core.
+//! Measures a pipeline's speedup: how much faster a step is on P stages of one core each than on one stage of one core.
 //!
 //! ```text
 //! cargo bench --bench speedup -- --stages 2 --micro-batches 8
@@ -17,34 +16,34 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::side_by_side::{Pairs, median, side_by_side};
 
-/// Times steps of the same model on P stages and on one stage, in turn
+/// Times steps of the same model on P stages and on one stage, alternately
 #[derive(Parser)]
 struct Flags {
-    /// Number P of pipeline stages
+    /// Number of pipeline stages (P)
     #[arg(long, default_value_t = 2)]
     stages: usize,
     /// Schedule of the pipeline with P stages
     #[arg(long, default_value = "1f1b", value_parser = schedule_named)]
     schedule: &'static (dyn Schedule + Sync),
-    /// Number of micro-batches M in a step
+    /// Number of micro-batches in a step (M)
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
     /// Number of samples in a micro-batch
     #[arg(long, default_value_t = 2)]
     micro_batch_size: usize,
-    /// Number of transformer blocks of the GPT
+    /// Number of transformer blocks in the GPT
     #[arg(long, default_value_t = 8)]
     layers: usize,
-    /// Width of the GPT's activations
+    /// Width of the GPT
     #[arg(long, default_value_t = 256)]
     width: usize,
-    /// Length of each training sample of the GPT, in bytes
+    /// Length of a training sample, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of timed steps of each of the two pipelines: the one with P stages, and the one with a single stage
+    /// Number of timed steps for each of the two pipelines: the one with P stages, and the one with a single stage
     #[arg(long, default_value_t = 15)]
     rounds: usize,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -82,8 +81,8 @@ fn main() {
     println!("the machine: {} such P=1 pipelines at once take {} times as long as one", p, crowding(&load, &flags));
 }
 
-/// Times steps of P independent pipelines of one stage that run at the same time, and of one that runs alone. The ratio
-/// shows how much busy cores slow each other down through shared caches, memory and clock rates.
+/// Times steps of P independent one-stage pipelines running concurrently, and of one running alone. The ratio shows how
+/// much busy cores slow each other down through shared caches, memory and clock rates.
 fn crowding(load: &Load, flags: &Flags) -> Pairs {
     let mut pipelines: Vec<_> = (0..flags.stages).map(|_| load.pipeline(1)).collect();
     let mut alone = load.pipeline(1);

@@ -1,11 +1,11 @@
-//! Fine-tunes a BERT that classifies texts: a model of one's own, made of burn's layers, with weights of PyTorch.
+//! Fine-tunes a BERT text classifier: a user-defined model, made of burn's layers, with PyTorch weights.
 //!
 //! ```text
 //! cargo run --release --features models --example bert -- --model bert-base-uncased --new-head --data reviews.jsonl
 //! ```
 //!
-//! Each line of the data is a JSON object with a `text` and a `label`, a number from 0. Dropout, which BERT has in its
-//! blocks, is not applied.
+//! Each line of the data is a JSON object with a `text` and a `label`, a class index counted from 0. Dropout, which
+//! BERT has in its blocks, is not applied.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,19 +28,20 @@ use stageline_train::{LabelledTexts, PaddedTokens, Program, Run, say};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
-/// Fine-tunes a BERT that classifies texts, cut into pipeline stages.
+/// Fine-tunes a BERT text classifier, cut into pipeline stages.
 #[derive(Clone, Parser)]
 struct Flags {
-    /// Folder of a BERT in the Hugging Face format. Without tokenizer.json, each byte of a text is a token
+    /// Model folder of a BERT in the Hugging Face format. Without tokenizer.json, each byte of a text is a token
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// JSON lines with a `text` and a `label`, a number from 0. Every tenth text is held out for evaluation
+    /// JSON lines with a `text` and a `label`, a class index counted from 0. Every tenth text is held out for
+    /// evaluation
     #[arg(long, value_name = "FILE.jsonl")]
     data: PathBuf,
-    /// Draw a new head for the classes of the data, in place of the folder's
+    /// Initialises a new head for the classes of the data, instead of loading the folder's head
     #[arg(long)]
     new_head: bool,
-    /// Length to which texts are padded or cut, in tokens
+    /// Length to which texts are padded or truncated, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 128)]
     context: usize,
     /// Folder to which the trained model is written, for BertForSequenceClassification.from_pretrained
@@ -48,7 +49,7 @@ struct Flags {
     export: Option<PathBuf>,
 }
 
-/// The sizes of a BERT: the fields of its config.json that its layers need.
+/// A BERT's sizes: the fields of its config.json that its layers need.
 #[derive(Clone, Deserialize)]
 struct Config {
     vocab_size: usize,
@@ -62,10 +63,10 @@ struct Config {
     hidden_act: String,
 }
 
-/// A mask that is true at the padding of texts, `[samples, length]`. All stages read it from the batch.
+/// The padding mask, `[samples, length]`, which is true for padding. All stages read it from the batch.
 type Padding = SharedInput<Tensor<2, Bool>>;
 
-/// The first layer. It adds the embeddings of tokens, positions and text numbers (always 0 here), and normalises the
+/// The first layer: adds the embeddings of tokens, positions and segments (always segment 0 here), and normalises the
 /// sums.
 #[derive(Module, Debug)]
 struct Embeddings {
@@ -101,7 +102,7 @@ impl Stage for Block {
     }
 }
 
-/// The last layer. It returns the logits of a text's classes from the activations of the text's first token.
+/// The last layer: computes a text's class logits from the activations of the text's first token.
 #[derive(Module, Debug)]
 struct Head {
     pooler: Linear,
@@ -134,7 +135,7 @@ impl LossStage for Head {
     }
 }
 
-/// Returns the layers of a BERT with `classes` classes. No layer is created yet.
+/// Returns the layers of a BERT classifier with `classes` classes. Each layer is created later, on its stage's device.
 fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Head> {
     let (width, blocks, eps) = (config.hidden_size, config.num_hidden_layers, config.layer_norm_eps);
     let table = move |rows, device: &Device| EmbeddingConfig::new(rows, width).init(device);
@@ -159,7 +160,7 @@ fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Hea
     .names("embeddings", "blocks", "head")
 }
 
-/// Returns the names of the parameters of a BERT in PyTorch, for each name in this example.
+/// Returns the mapping from this example's parameter names to those of BERT in PyTorch.
 fn names() -> TorchFormat {
     [
         ("embeddings.tokens", "embeddings.word_embeddings"),

@@ -1,6 +1,6 @@
 //! Divides a model by hand into three stages of different types, and trains each stage on its own thread.
 //!
-//! The model learns to add two digits modulo ten. The input is a tensor of integers, which have no gradients. The first
+//! The model learns to add two digits modulo ten. The input is an integer tensor, which has no gradient. The first
 //! stage also sends its embedding to the last stage (a skip connection), through the second stage, as the second
 //! element of a tuple.
 //!
@@ -16,17 +16,15 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of digits, 0 to 9, and of their sums modulo ten.
+/// The number of digits (0 to 9), which is also the number of possible sums modulo ten.
 const DIGITS: usize = 10;
-/// The width of the example's model: the number of values in the embedding of a digit.
+/// The model's width: the number of elements in a digit's embedding.
 const WIDTH: usize = 32;
 
-/// The output of a stage of the model that adds two digits: an activation, and the digits' embedding for the skip
-/// connection to the last stage.
+/// A stage's output: an activation, and the digits' embedding for the skip connection to the last stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
-/// The first stage of the example. It maps two digits `[batch, 2]` to an activation and a skip connection, which are
-/// both `[batch, 2 x width]`.
+/// The first stage: maps two digits `[batch, 2]` to an activation and a skip connection, both `[batch, 2 x width]`.
 #[derive(Module, Debug)]
 struct Encoder {
     digits: Embedding,
@@ -43,8 +41,7 @@ impl Stage for Encoder {
     }
 }
 
-/// The second stage of the model that adds two digits. It transforms the activation, and passes the skip connection on
-/// unchanged.
+/// The second stage: transforms the activation, and passes on the skip connection unchanged.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
@@ -59,8 +56,8 @@ impl Stage for Middle {
     }
 }
 
-/// The last stage of the model that adds two digits. It adds the activation and the skip connection, computes logits,
-/// and compares them with the targets `[batch]`.
+/// The last stage: adds the activation and the skip connection, computes logits, and compares them with the targets
+/// `[batch]`.
 #[derive(Module, Debug)]
 struct Classifier {
     logits: Linear,
@@ -78,7 +75,7 @@ impl Stage for Classifier {
 impl LossStage for Classifier {
     type Target = Tensor<1, Int>;
 
-    /// Returns the loss of a micro-batch as a sum over its samples, not as a mean. The pipeline divides the sum of all
+    /// Returns a micro-batch's loss as a sum over its samples, not as a mean. The pipeline divides the sum over all
     /// micro-batches by the weight of the whole step.
     fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
         -log_softmax(logits, 1).gather(1, target.unsqueeze_dim(1)).sum()
@@ -96,7 +93,7 @@ fn main() -> Result<()> {
     let digits = seeded(&device, 0, || EmbeddingConfig::new(DIGITS, WIDTH).init(&training));
     let config = || StageConfig::new(device.clone(), AdamWConfig::new().init(), 3e-3);
 
-    // If the types at a boundary did not match, this would not compile.
+    // If the types of two neighbouring stages did not match, this would not compile.
     let mut pipeline = Pipeline::builder()
         .stage(Encoder { digits, mix: linear(1, 2 * WIDTH) }, config())
         .stage(Middle { layer: linear(2, 2 * WIDTH) }, config())
@@ -119,7 +116,7 @@ fn main() -> Result<()> {
     }
     println!("after training: loss {:.4}", pipeline.eval(Batch::new(inputs.clone(), sums.clone()))?.loss);
 
-    // The trained modules come back with their own types, and can be used like any others.
+    // The trained modules are returned with their own types, and can be used like any other module.
     let mut modules = pipeline.into_modules();
     let encoder = modules.take::<Encoder>(0)?.valid();
     let middle = modules.take::<Middle>(1)?.valid();
@@ -130,7 +127,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the training data of the example: every pair of digits, `[100, 2]`, and their sums modulo ten, `[100]`.
+/// Returns the training data: every pair of digits, `[100, 2]`, and their sums modulo ten, `[100]`.
 fn all_sums(device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let digits = 0..DIGITS as i32;
     let pairs = || digits.clone().flat_map(|a| (0..DIGITS as i32).map(move |b| (a, b)));

@@ -1,10 +1,11 @@
-//! Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
+//! Fine-tunes a language model from a Hugging Face model folder, cut into pipeline stages.
 //!
 //! ```text
 //! cargo run --release --features models --example finetune -- --model SmolLM-135M --data notes.txt --export tuned
 //! ```
 //!
-//! It trains if `--data` is given and `--steps` is not 0. Then it exports, computes logits and continues a prompt.
+//! It trains if `--data` is given and `--steps` is not 0. Then it exports the model, computes logits and continues a
+//! prompt.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -16,13 +17,13 @@ use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::flags::{ModelFlags, SamplingFlags};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, is_same_place, say, show_samples};
+use stageline_train::{Program, Run, TokenFlags, TokenRows, TokenSettings, is_same_place, say, show_samples};
 
-/// The allocator that counts memory on the CPU, for memory estimates and for the log.
+/// The allocator that counts host memory, for memory estimates and for the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
+/// Fine-tunes a language model from a Hugging Face model folder, cut into pipeline stages.
 #[derive(Clone, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -30,26 +31,26 @@ struct Flags {
     #[command(flatten)]
     data: TokenFlags,
     /// Folder to which the trained model is written, in the format that transformers' from_pretrained reads. LoRA
-    /// adapters are added to its weights
+    /// adapters are merged into its weights
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export: Option<PathBuf>,
     /// Folder to which the LoRA adapters are written, in the format that PEFT reads
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export_adapter: Option<PathBuf>,
-    /// JSON file with an array of equally long arrays of token ids. After the training, the model's logits for them are
+    /// JSON file with an array of equally long arrays of token ids. After training, the model's logits for them are
     /// written to --out
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
     #[arg(help_heading = "Outputs", long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
-    /// Text that the model continues after the training
+    /// Text that the model continues after training
     #[arg(help_heading = "Outputs", long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Writes --prompt as a user's message by the chat template of the model, which answers it
+    /// Formats --prompt as a user message with the model's chat template, and generates the answer
     #[arg(help_heading = "Outputs", long)]
     chat: bool,
-    /// Number of tokens with which the model continues --prompt [default: 100]
+    /// Number of tokens to generate after --prompt [default: 100]
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
     new_tokens: Option<usize>,
     #[command(flatten)]
@@ -65,13 +66,13 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     check(&flags)?;
     let model = flags.model.open(seed)?.computing_in(run.precision());
     say(&model)?;
-    if flags.model.init.is_some() && run.trains() && !run.is_set("learning_rate") {
-        say("the learning rate is that of fine-tuning: a new model usually takes --learning-rate 3e-4 to 3e-3")?;
-    }
-    // A resumed run has the data of its checkpoint, also if it does not train.
+    // A resumed run has its checkpoint's data, even if it does not train.
     let has_data = flags.data.data.is_some() && (run.trains() || flags.data.show_samples.is_some());
+    if has_data && run.trains() && flags.data.show_samples.is_none() {
+        tell(&run)?;
+    }
     let encoding = if has_data || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
-    // Outputs that could fail after the training are checked before it.
+    // Outputs that could fail after training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
@@ -112,7 +113,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         },
         None => run.pipeline(&model.row(), one_token)?,
     };
-    // The exports come first, and each is written even if the other fails, so that no failure loses what was trained.
+    // The exports come first, and each is written even if the other fails, so that no failure loses the trained
+    // parameters.
     if let Some(folder) = &flags.export_adapter {
         let exported = model.export_adapter(pipeline.snapshot()?, folder).map_err(Error::from);
         unwritten.unless(exported.and_then(|()| say(format_args!("the adapters are in {}", folder.display()))));
@@ -129,7 +131,24 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no flag lacks a flag that it needs, as --logits needs --out. clap cannot check this in a --config file.
+/// Reminds the user of settings that may have been forgotten: a learning rate that suits the kind of training, and a
+/// place for the trained parameters.
+fn tell(run: &Run<Flags>) -> Result<()> {
+    let Flags { model, export, export_adapter, prompt, logits, .. } = &run.flags;
+    let adapts = model.lora.is_some() || model.adapter.is_some();
+    if (adapts || model.init.is_some()) && !run.is_set("learning_rate") {
+        let usual = if adapts { "LoRA adapters take 1e-4 to 3e-4" } else { "a new model takes 3e-4 to 3e-3" };
+        say(format_args!("the learning rate is that of fine-tuning all parameters; usually {usual}: --learning-rate"))?;
+    }
+    let is_used = prompt.is_some() || logits.is_some() || run.writes_checkpoints();
+    if export.is_none() && export_adapter.is_none() && !is_used {
+        say("the trained parameters are not kept: give --export, --export-adapter or --checkpoint")?;
+    }
+    Ok(())
+}
+
+/// Checks that flags that depend on each other are given together, such as --logits and --out. clap cannot check flags
+/// in a --config file.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     flags.data.check()?;
@@ -144,7 +163,7 @@ fn check(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tokenizer in the model's folder `home`. Without a tokenizer, each byte is a token.
+/// Returns the tokenizer in the model folder `home`. Without a tokenizer, each byte is a token.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     if let Some(tokenizer) = Tokenizer::in_folder(home)? {
         return Ok(Box::new(tokenizer));
@@ -153,18 +172,10 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Returns the settings of training data for a model; the flags choose the others.
+/// Returns the settings for opening the training data that depend on the model; the flags choose the others.
 fn settings<'a>(model: &LanguageModel, encoding: &'a dyn Encode, seed: u64) -> TokenSettings<'a> {
-    TokenSettings {
-        encoding,
-        end_of_document: model.end_of_text().first().copied(),
-        vocabulary: model.vocabulary(),
-        positions: model.positions(),
-        context: None,
-        documents: None,
-        held_out: HeldOut::Share(0.0),
-        seed,
-    }
+    let of_model = TokenSettings::new(encoding, model.vocabulary(), model.positions());
+    TokenSettings { end_of_document: model.end_of_text().first().copied(), seed, ..of_model }
 }
 
 /// Prints the model's continuation of the prompt, token by token as it is generated.

@@ -1,4 +1,4 @@
-//! Trains a byte-level GPT, cut into pipeline stages, on text.
+//! Trains a byte-level GPT, cut into pipeline stages, on text files.
 //!
 //! ```text
 //! cargo run --release --example gpt -- --stages 2 --micro-batches 8
@@ -17,23 +17,23 @@ use stageline_gpt::sample;
 use stageline_gpt::text::Source;
 use stageline_train::{Program, Run, say};
 
-/// The allocator that counts memory on the CPU, for memory estimates and for the log.
+/// The allocator that counts host memory, for memory estimates and for the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The largest width and context length that the flags of this example accept. The number of blocks must be smaller.
+/// The largest width and context length that the flags accept. The number of blocks must be smaller.
 const LARGEST: usize = 65_536;
 
-/// Trains a byte-level GPT, cut into pipeline stages, on text.
+/// Trains a byte-level GPT, cut into pipeline stages, on text files.
 #[derive(Parser)]
 struct Flags {
     /// Text file to train on, or a folder of text files [default: the Rust sources in the cargo registry]
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Number of transformer blocks of the model
+    /// Number of transformer blocks
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Width of the model: the number of values per token. A token is one byte of text
+    /// Width of the model: the number of elements in a token's activation. A token is one byte of text
     #[arg(long, default_value_t = 128)]
     width: usize,
     /// Length of a sample, in bytes
@@ -54,7 +54,7 @@ fn train(run: Run<Flags>) -> Result<()> {
         ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
     }
     let (shape, seed) = (Shape { layers, width, context }, run.seed());
-    // Batches are made on the CPU, whichever devices the stages use.
+    // Batches are created on the CPU, whichever devices the stages use.
     let text = Arc::new(Source::open(data.as_deref(), context, seed, Device::flex())?);
     let entropy = text.unigram_entropy()?;
     say(format_args!(

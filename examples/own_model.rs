@@ -1,4 +1,4 @@
-//! Trains a model of one's own, which tells the points of two spirals apart, with its accuracy as a metric. Run it with
+//! Trains a user-defined model, which tells the points of two spirals apart, with its accuracy as a metric. Run it with
 //! `--config examples/own_model.toml --report page.html --checkpoint kept`, and then with `--resume kept`.
 
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use stageline_train::{Data, NoFlags, Program};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
-/// A linear layer of the example's network. If both its widths are equal, it has a ReLU and a residual connection.
+/// A linear layer. If its input and output widths are equal, it has a ReLU and a residual connection.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -47,7 +47,7 @@ impl LossStage for Layer {
     }
 }
 
-/// The training data: points of two spirals. The target of a point is the index of its spiral, 0 or 1.
+/// The training data: points on two spirals. A point's target is the index of its spiral, 0 or 1.
 struct Spirals;
 
 impl Data for Spirals {
@@ -66,7 +66,7 @@ impl Data for Spirals {
     }
 
     fn validation(&self, samples: usize) -> Result<Vec<Batch<Tensor<2>, Tensor<1, Int>>>> {
-        // No training has as many steps, so it never sees these points.
+        // No training run has this many steps, so training never uses these points.
         (1 << 32..).take(1024_usize.div_ceil(samples)).map(|step| self.batch(step, samples)).collect()
     }
 }

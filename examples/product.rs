@@ -1,14 +1,14 @@
 //! Measures how many floating-point operations per second one core reaches in matrix products, with the matrix sizes of
-//! the linear layers of a GPT.
+//! a GPT's linear layers.
 //!
 //! ```text
 //! cargo run --release --example product -- --rows 512 --width 256
 //! ```
 //!
-//! Every product is timed as the forward pass of a [`Linear`] layer without a bias, so it uses the kernel of training
-//! steps. The gradients of a step are products of the same sizes, with one matrix transposed.
+//! Every product is timed as the forward pass of a [`Linear`] layer without bias, so it uses the same kernel as
+//! training steps. A training step's gradients are products of the same sizes, with one matrix transposed.
 //!
-//! Divide the FLOP/s of a training step by this rate to see what the rest of the step costs.
+//! Divide a training step's FLOP/s by this rate to see what the rest of the step costs.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use stageline::nn::Linear;
 /// Measures the speed of matrix products with the sizes of a GPT's linear layers on one core.
 #[derive(Parser)]
 struct Flags {
-    /// Number of rows of the inputs: the tokens of a micro-batch
+    /// Number of rows of the inputs: the tokens in a micro-batch
     #[arg(long, default_value_t = 512)]
     rows: usize,
     /// Width of the model
@@ -28,17 +28,17 @@ struct Flags {
     width: usize,
 }
 
-/// The duration of one measurement, which repeats a matrix product.
+/// Duration of one measurement, which repeats a matrix product.
 const TIME: Duration = Duration::from_millis(500);
 
-/// The number of measurements of every matrix product. The fastest one counts.
+/// The number of measurements per matrix product; the fastest one counts.
 const ROUNDS: usize = 4;
 
 fn main() {
     let Flags { rows: tokens, width } = Flags::parse();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a thread can be started");
     let mut rates = Vec::new();
-    // The four linear layers of a block: forward, gradient of the input, gradient of the weight.
+    // The four linear layers of a block, each with its three products: output, input gradient, weight gradient.
     for (inputs, outputs) in [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)] {
         for [rows, inner, columns] in [[tokens, inputs, outputs], [tokens, outputs, inputs], [inputs, tokens, outputs]]
         {
@@ -52,8 +52,8 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Returns the measured rate of one matrix product (the forward pass of a linear layer) in GFLOP/s: billions of
-/// floating-point operations per second. A multiplication and an addition count as two operations.
+/// Returns the throughput of one matrix product (a linear layer's forward pass) in GFLOP/s, counting a multiply-add as
+/// two operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
     let input = Tensor::<2>::random([rows, inner], Distribution::Uniform(-1.0, 1.0), &device);

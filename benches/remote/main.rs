@@ -1,7 +1,6 @@
-//! Measures the rate of actions (forwards and backwards of micro-batches) of a training whose stages are on server
-//! processes of this host, and compares it with stages on local threads. It also measures the CPU time for each action
-//! in the training's own process. `scripts/remote-latency.py` measures the cost of a network with latency.
-//!
+//! Measures the rate of actions (forward and backward passes of micro-batches) of a training run whose stages are on
+//! server processes of this host, and compares it with stages on local threads. Also measures the CPU time per action
+//! in the training run's own process. `scripts/remote-latency.py` measures the cost of a network with latency.
 //! ```text
 //! cargo bench --bench remote
 //! ```
@@ -22,40 +21,40 @@ use crate::gpt::Load;
 use crate::model::{Bytes, Logits, Shape};
 use crate::servers::{Servers, Transport};
 
-/// The allocator of the bench. It counts allocated bytes as in a training, so the measured times include the cost of
+/// The bench's allocator. It counts allocated bytes as in a training run, so the measured times include the cost of
 /// counting.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Measures the rate of actions (forwards and backwards) in pipelines, with stages on server processes and on local
-/// threads
+/// Measures the rate of actions (forward and backward passes) in pipelines, with stages on server processes and on
+/// local threads
 #[derive(Parser)]
 struct Flags {
     /// Seconds of timed training steps for each row of the printed table
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
+    /// Ignored; accepted because `cargo bench` passes it to every bench
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// The subcommands with which this bench starts its own program again: as a server, or to measure one row of the table.
-/// Each row has a process of its own, because burn keeps connections to servers as long as a process runs.
+/// The bench's subcommands, with which it starts its own program as a server, or in a fresh process for each row of the
+/// table, because burn keeps connections to servers until a process ends.
 #[derive(Clone, Copy, Subcommand)]
 enum Part {
-    /// Serves one CPU device of this host to the bench, as a server process
+    /// Serves one of this host's CPU devices to the bench, as a server process
     #[command(hide = true)]
     Serve { transport: Transport },
-    /// Measures and prints one row of the bench's table: the number of actions a second with stages on servers or on
+    /// Measures and prints one row of the bench's table: the number of actions per second with stages on servers or on
     /// local threads
     #[command(hide = true)]
     Drive { place: Place, width: usize, stages: usize },
 }
 
-/// The location of the pipeline's stages in the bench: threads of this process, or server processes that are reached
-/// over a network transport.
+/// Where the pipeline's stages run: on threads of this process, or on server processes that are reached over a network
+/// transport.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
     Threads,
@@ -86,7 +85,7 @@ fn main() {
     }
 }
 
-/// Starts the bench's program again in a new process with the given arguments, and waits until it has ended.
+/// Runs the bench's own program in a new process with the given arguments, and waits until it ends.
 fn alone(arguments: &[&str]) {
     let program = std::env::current_exe().expect("this program");
     let ended = Command::new(program).args(arguments).status().expect("this program");
@@ -95,8 +94,9 @@ fn alone(arguments: &[&str]) {
 
 const MICRO_BATCHES: usize = 32;
 
-/// Measures and prints one row of the bench's table, with a small GPT of `stages` transformer blocks on `stages`
-/// stages. The model is so small that sending actions to the stages takes more time than the stages' computation.
+/// Measures the rate of actions (forward and backward passes) for `seconds` seconds and prints it as one row of the
+/// table. The pipeline is a GPT of `stages` transformer blocks on as many stages, which run at `place`. The model is so
+/// small that sending actions takes more time than their computation.
 fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     let shape = Shape { layers: stages, width, context: width.min(64) };
     let load = Load { shape, micro_batches: MICRO_BATCHES, micro_batch_size: 1 };
@@ -124,7 +124,7 @@ fn drive(place: Place, width: usize, stages: usize, seconds: f64) {
     println!(" {:>10.1} {:>16.1}", 1e6 * cpu / actions, 100.0 * idle / idle_for);
 }
 
-/// Runs a closure. Returns its duration, and the CPU time that this process used meanwhile, both in seconds. The CPU
+/// Runs a closure. Returns its duration and the CPU time that this process used during it, both in seconds. The CPU
 /// time is NaN on systems other than Linux.
 fn used(run: impl FnOnce()) -> (f64, f64) {
     let (start, before) = (Instant::now(), cpu_seconds());
@@ -132,8 +132,7 @@ fn used(run: impl FnOnce()) -> (f64, f64) {
     (start.elapsed().as_secs_f64(), cpu_seconds() - before)
 }
 
-/// Returns the CPU time that this process has used so far, in seconds with a resolution of 0.01 s; NaN on systems other
-/// than Linux.
+/// Returns this process's total CPU time in seconds, with a resolution of 0.01 s; NaN on systems other than Linux.
 fn cpu_seconds() -> f64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/stat") else { return f64::NAN };
     let behind_the_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -141,7 +140,7 @@ fn cpu_seconds() -> f64 {
     ticks(11).zip(ticks(12)).map_or(f64::NAN, |(user, system)| (user + system) / 100.0)
 }
 
-/// Connects to the devices with these names, which belong to servers that require no secret token.
+/// Opens the remote devices `names`. Their servers require no secret token.
 fn open(names: &[String]) -> Vec<Device> {
     let names: Vec<_> = names.iter().map(|name| name.parse::<DeviceName>().expect("a name")).collect();
     DeviceName::open_all(&names, None).expect("servers that answer")

@@ -1,4 +1,4 @@
-//! Starts the server processes of the remote bench; each is a new process of the bench's own program.
+//! Starts the remote bench's server processes. Each is a new process of the bench's own program.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -17,20 +17,20 @@ pub enum Transport {
     Iroh,
 }
 
-/// The running server processes of the bench, with the names of their devices. Dropping this value kills the processes.
+/// The bench's running server processes, with the names of their devices. Dropping this value kills the processes.
 pub struct Servers {
     processes: Vec<Child>,
     names: Vec<String>,
 }
 
 impl Servers {
-    /// Starts `count` server processes for the bench, and waits until each has printed the name of its device.
+    /// Starts `count` server processes, and waits until each has printed the name of its device.
     pub fn start(count: usize, transport: Transport) -> Self {
         let (processes, names) = (0..count).map(|_| start(transport)).unzip();
         Self { processes, names }
     }
 
-    /// Opens the device of each server process of the bench.
+    /// Opens each server process's device.
     pub fn devices(&self) -> Vec<Device> {
         open(&self.names)
     }
@@ -44,7 +44,7 @@ impl Drop for Servers {
     }
 }
 
-/// Starts a server process of the bench, and returns it with the name of its device.
+/// Starts a server process, and returns it with the name of its device.
 fn start(transport: Transport) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["serve", transport.to_possible_value().expect("shown").get_name()].map(str::to_owned);
@@ -56,8 +56,8 @@ fn start(transport: Transport) -> (Child, String) {
     (process, format!("{}/0", name.trim()))
 }
 
-/// Serves one CPU device to the bench, until the process is killed. The device uses one core, as a stage on a local
-/// thread does. Each server process of the bench calls this function.
+/// Serves one CPU device to the bench until the process is killed. The device uses one core, like a stage on a local
+/// thread. Each server process calls this function.
 pub fn serve(transport: Transport) {
     rayon::ThreadPoolBuilder::new().num_threads(1).build_global().expect("the first pool");
     let keys = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Writes the model's parameters and the training batches as safetensors files, which PyTorch reads.
+//! Writes the model's parameters and the training batches as safetensors files, which PyTorch can load.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::task::Task;
 /// `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
-    /// The names of the nested modules in which the visitor is now, the outermost first.
+    /// Names of the modules that contain the current parameter, outermost first.
     path: Vec<String>,
     /// The path, shape and values (f32, as little-endian bytes) of each collected parameter.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
 }
 
 impl Parameters {
-    /// Collects all parameters of a module. Their paths begin with `name`.
+    /// Collects all parameters of a module, with paths that begin with `name`.
     pub fn add<M: Module>(&mut self, name: &str, module: &M) {
         self.path.push(name.to_owned());
         module.visit(self);

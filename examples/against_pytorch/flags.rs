@@ -1,4 +1,4 @@
-//! The command-line flags of the comparison with PyTorch: the doc comment of each field is its help text.
+//! The command-line flags for the comparison with PyTorch. The doc comment of each field is its help text.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::model::Shape;
 
-/// Trains a small GPT with masked targets and writes all that PyTorch needs to repeat the training.
+/// Trains a small GPT with masked targets, and writes all files that PyTorch needs to repeat the training run.
 #[derive(Parser)]
 pub struct Flags {
-    /// Folder for all files that PyTorch needs. It is created if it does not exist
+    /// Folder for all files that PyTorch needs. Created if it does not exist
     #[arg(long)]
     pub folder: PathBuf,
     /// Number of pipeline stages into which the model is divided
@@ -22,7 +22,7 @@ pub struct Flags {
     /// Number of samples in a batch. It need not be a multiple of M
     #[arg(long, default_value_t = 10)]
     pub batch_size: usize,
-    /// Schedule (order of forwards and backwards), such as 1f1b, gpipe or zb-h1
+    /// Schedule (order of forward and backward passes), such as 1f1b, gpipe or zb-h1
     #[arg(long, default_value = "1f1b")]
     pub schedule: String,
     /// Number of optimizer steps
@@ -31,34 +31,34 @@ pub struct Flags {
     /// Number of transformer blocks of the GPT
     #[arg(long, default_value_t = 2)]
     pub layers: usize,
-    /// Width of the model: the number of values per token. A token is one byte of text
+    /// Width of the model: the number of elements in a token's activation. A token is one byte of text
     #[arg(long, default_value_t = 64)]
     pub width: usize,
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 32)]
     pub context: usize,
-    /// Share of targets that count in the loss (are not masked), from 0 to 1
+    /// Share of targets that count in the loss (are not masked out), from 0 to 1
     #[arg(long, default_value_t = 0.7)]
     pub unmasked: f64,
-    /// Peak learning rate, at the end of the warm-up
+    /// Peak learning rate, reached at the end of the warm-up
     #[arg(long, default_value_t = 1e-3)]
     pub learning_rate: f64,
-    /// Number of steps of linear warm-up, before a cosine down to a tenth of the peak
+    /// Number of linear warm-up steps; then follows a cosine decay to a tenth of the peak
     #[arg(long, default_value_t = 10)]
     pub warm_up: usize,
-    /// Largest global norm of the gradients, to which they are clipped in every step
+    /// Global norm to which the gradients are clipped in every step
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
-    /// Decay rate of the first moment in AdamW
+    /// AdamW's first beta: decay rate of the first moment
     #[arg(long, default_value_t = 0.9)]
     pub beta_1: f32,
-    /// Decay rate of the second moment in AdamW
+    /// AdamW's second beta: decay rate of the second moment
     #[arg(long, default_value_t = 0.95)]
     pub beta_2: f32,
-    /// Number that AdamW adds to the denominator of an update to avoid a division by 0
+    /// AdamW's epsilon, which is added to the denominator of an update to avoid a division by 0
     #[arg(long, default_value_t = 1e-8)]
     pub epsilon: f32,
-    /// Weight decay of AdamW, for all parameters
+    /// AdamW's weight decay, for all parameters
     #[arg(long, default_value_t = 0.1)]
     pub weight_decay: f32,
     /// Seed of the initial parameters and the batches
@@ -71,7 +71,7 @@ impl Flags {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }
 
-    /// Returns the settings that PyTorch needs to repeat the training, as a JSON object.
+    /// Returns the settings that PyTorch needs to repeat the training run, as a JSON object.
     pub fn settings(&self) -> Value {
         json!({
             "layers": self.layers,

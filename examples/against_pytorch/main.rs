@@ -1,6 +1,6 @@
-//! Trains a small GPT and writes all that PyTorch needs to repeat it: parameters, batches with masks, settings, and the
-//! loss and gradient norm of every step. `compare.py`, beside this file, repeats the training in PyTorch and compares
-//! the losses and norms.
+//! Trains a small GPT and writes all that PyTorch needs to repeat the training run: parameters, batches with masks,
+//! settings, and every step's loss and gradient norm. `compare.py`, beside this file, repeats the run in PyTorch and
+//! compares the losses and norms.
 //!
 //! ```text
 //! cargo run --release --example against_pytorch -- --folder /tmp/against
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the learning rate schedule: a linear warm-up, and then a cosine down to a tenth of the peak.
+/// Returns the learning-rate schedule: a linear warm-up, and then a cosine decay to a tenth of the peak.
 fn learning_rate(flags: &Flags) -> Result<WarmupDecay> {
     let peak = flags.learning_rate;
     Ok(WarmupDecay::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)

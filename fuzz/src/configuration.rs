@@ -16,6 +16,9 @@ use config::{Merged, Settings};
 #[allow(dead_code)] // the functions that end the process or read files are not called here
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
+#[allow(dead_code)]
+#[path = "../../crates/stageline-train/src/settings/setting.rs"]
+mod setting;
 
 /// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;

@@ -1,7 +1,7 @@
-//! The model and the training text of the GPT example, which tests and benches use as well. The modules are public,
-//! because callers name short items with their module, such as `model::gpt` and `model::costs`.
+//! The GPT example's model and training text, which tests and benches use too. The modules are public, because callers
+//! name short items with their module, such as `model::gpt` and `model::costs`.
 //!
-//! - `model`: the first layer, the blocks and the last layer of the GPT, which can be divided into stages.
+//! - `model`: the GPT's first layer, blocks and last layer, which can be divided into pipeline stages.
 //! - `text`: batches of text from a `Source`.
 //! - `sample`: text that the trained model generates.
 
@@ -9,7 +9,7 @@ pub mod model;
 pub mod sample;
 pub mod text;
 
-/// Compiles the example in the README as a documentation test.
+/// Compiles the example in the README as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
-//! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions.
-//! It is written as a first layer, blocks and a last layer, which can be divided into stages.
+//! The GPT example's model: a byte-level GPT with pre-norm blocks (layer norms) and learned position embeddings. It is
+//! written as a first layer, blocks and a last layer, which can be divided into pipeline stages.
 //!
-//! Activations have the shape `[batch, context, width]` between layers. Inside, layers compute on `[batch x context,
+//! Activations between layers have the shape `[batch, context, width]`. Inside, layers compute on `[batch x context,
 //! width]`.
 
 use burn::module::{Initializer, Module, Param};
@@ -12,37 +12,35 @@ use stageline::nn::{
 };
 use stageline::{Costs, LossStage, Row, Stage, Weight};
 
-/// The size of the GPT's vocabulary: the number of different bytes, 256.
+/// The size of the GPT's vocabulary: a token is one byte, so there are 256 tokens.
 pub const VOCABULARY: usize = 256;
 
-/// The type of a batch of text: an integer tensor `[batch, context]`. Each element is one byte of the text, from 0 to
-/// 255.
+/// A batch of text: an integer tensor `[batch, context]`, in which each element is one byte of the text, from 0 to 255.
 pub type Bytes = Tensor<2, Int>;
 
-/// The type of the GPT's output: the logits of the next byte at every position, `[batch, context, 256]`.
+/// The GPT's output: the logits of the next byte at every position, `[batch, context, 256]`.
 pub type Logits = Tensor<3>;
 
-/// The sizes that define a GPT model: blocks, width and context.
+/// A GPT model's sizes: number of blocks, width and context length.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// The number of transformer blocks in the GPT.
     pub layers: usize,
-    /// The width of the GPT: the number of values in the activation of one token. A token of this GPT is a byte of
-    /// text.
+    /// Width of the GPT: the number of elements of a token's (byte's) activation.
     pub width: usize,
     /// The maximum length of the GPT's input, in bytes of text.
     pub context: usize,
 }
 
 impl Shape {
-    /// Returns the number of attention heads of the GPT. It is the largest number that divides the width and leaves
-    /// each head at least 64 dimensions. For a width below 64, it is 1.
+    /// Returns the GPT's number of attention heads: the largest divisor of the width that gives each head at least 64
+    /// dimensions; 1 for a width below 64.
     pub fn heads(self) -> usize {
         (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
     }
 }
 
-/// The first layer of the GPT, from bytes `[batch, context]` to activations `[batch, context, width]`: the sum of byte
+/// The GPT's first layer, which maps bytes `[batch, context]` to activations `[batch, context, width]`: the sum of byte
 /// and position embeddings.
 #[derive(Module, Debug)]
 pub struct Embeddings {
@@ -61,8 +59,8 @@ pub struct Block {
     down: Linear,
 }
 
-/// The causal self-attention of a transformer block, with several heads: a linear layer for queries, keys and values,
-/// attention, and a linear layer for the output.
+/// A transformer block's causal multi-head self-attention: a linear layer for queries, keys and values, attention, and
+/// a linear layer for the output.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -70,7 +68,7 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The last layer of the GPT, from activations `[batch, context, width]` to logits `[batch, context, 256]`: the final
+/// The GPT's last layer, which maps activations `[batch, context, width]` to logits `[batch, context, 256]`: the final
 /// layer norm and the projection to logits. It also computes the loss.
 #[derive(Module, Debug)]
 pub struct Head {
@@ -78,22 +76,21 @@ pub struct Head {
     logits: Linear,
 }
 
-/// The type of the whole GPT as a `Row`, which Stageline can divide into any number of stages: a first layer, blocks
-/// and a last layer.
+/// The whole GPT as a [`Row`] (a first layer, blocks and a last layer), which Stageline can divide into any number of
+/// stages.
 pub type Gpt = Row<Embeddings, Block, Head>;
 
-/// The type of the whole GPT as a tuple, before it is divided into stages: its first layer, its blocks and its last
-/// layer.
+/// The whole GPT as a tuple of its first layer, its blocks and its last layer, not divided into stages.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
-/// Returns a GPT of the given shape as a [`Row`], the form that Stageline divides into stages: a first layer, blocks
-/// and a last layer. Its parameters are drawn at random from the seed.
+/// Returns a GPT of the given shape as a [`Row`] (a first layer, blocks and a last layer), which Stageline divides into
+/// stages. Its parameters are initialised at random from the seed.
 pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT like [`gpt`] with another last layer. The function `wrap` takes the GPT's own last layer and returns
-/// the one to use, for example one with another loss.
+/// Returns a GPT like [`gpt`] with a replaced last layer: `wrap` takes the GPT's own last layer and returns the one to
+/// use, for example with a different loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,
@@ -104,8 +101,8 @@ where
     Row::new(embeddings, shape.layers, block, head).seed(seed).names("embeddings", "blocks", "head")
 }
 
-/// Returns the cost of each layer of the GPT for one sample of the maximum length: the number of the layer's
-/// parameters, and the FLOPs of its forward pass. No times are measured.
+/// Returns each layer's cost for one sample of the maximum length: the layer's number of parameters, and the FLOPs of
+/// its forward pass. No times are measured.
 pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
@@ -118,7 +115,8 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Returns a linear layer with normal weights of the standard deviation `std` and with biases of zero.
+/// Returns a linear layer whose weights are normally distributed with the standard deviation `std`, and whose biases
+/// are 0.
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
@@ -192,8 +190,8 @@ impl Stage for Block {
 }
 
 impl Block {
-    /// Computes the output of a transformer block from activations `[batch, context, width]`. The block's `forward`
-    /// calls this function through a wrapper that can recompute the whole block in the backward pass.
+    /// Computes a transformer block's output from activations `[batch, context, width]`. The block's `forward` wraps
+    /// this function, so that the whole block can be recomputed in the backward pass.
     fn compute(&self, input: Tensor<3>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);
@@ -207,8 +205,8 @@ impl Block {
 }
 
 impl Attention {
-    /// Computes the attention of a block: from activations `[batch x context, width]` to activations of the same shape.
-    /// The second argument has the sizes `[batch, context, width]`.
+    /// Computes a block's attention, from activations `[batch x context, width]` to activations of the same shape. The
+    /// second argument holds the three sizes `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(causal_attention(split, self.heads)))

@@ -7,18 +7,17 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::Pipeline;
 
-use crate::model::{Bytes, Logits, VOCABULARY};
+use crate::model::{Bytes, Logits};
 
-/// The temperature by which the logits of the next byte are divided. A temperature below 1 makes likely bytes likelier.
+/// The sampling temperature, by which the next byte's logits are divided. Below 1, it makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Continues the text `prompt` with the model in the pipeline, and returns the new bytes, without the prompt. `bytes`
-/// is the number of new bytes. Each byte is drawn at random, from `seed`, with the probabilities that the model
-/// predicts at a temperature of 0.7.
+/// Continues the text `prompt` with the pipeline's model, and returns the new bytes, without the prompt. `bytes` is the
+/// number of new bytes. Each is sampled from the model's predicted probabilities at a temperature of 0.7, with a random
+/// generator seeded by `seed`.
 ///
-/// The prompt must have at least one byte, and must not be longer than the model's context. The caller must ensure
-/// this, because it is not checked here. Each new byte is predicted from the last n bytes of the text, where n is the
-/// length of the prompt.
+/// The prompt must have at least one byte and fit into the model's context; this is not checked. Each new byte is
+/// predicted from the last n bytes of the text, where n is the length of the prompt.
 ///
 /// # Errors
 /// Returns an error if a stage fails.
@@ -29,7 +28,7 @@ pub fn continue_text(
     seed: u64,
 ) -> Result<Vec<u8>> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    // A separate stream of the generator makes these draws independent of other draws with the same seed.
+    // A separate random stream keeps these draws independent of others from the same seed.
     random.set_stream(u64::from_le_bytes(*b"sampling"));
     let mut text = prompt.to_vec();
     for _ in 0..bytes {
@@ -42,12 +41,35 @@ pub fn continue_text(
     Ok(text.split_off(prompt.len()))
 }
 
-/// Draws the next byte of a text from the probabilities of all bytes, by inversion of the cumulative distribution.
+/// Samples the next byte from the probabilities of all 256 bytes, by inverting the cumulative distribution.
 fn draw(probabilities: impl Iterator<Item = f32>, random: &mut ChaCha8Rng) -> u8 {
     let mut left = random.next_u32() as f32 / u32::MAX as f32;
-    let found = probabilities.enumerate().find(|(_, probability)| {
+    let mut drawn = 0;
+    // A byte with probability 0 is never drawn, even if the probabilities add up to less than the random number because
+    // of rounding.
+    for (byte, probability) in probabilities.enumerate().filter(|(_, probability)| *probability > 0.0) {
+        drawn = byte;
         left -= probability;
-        left <= 0.0
-    });
-    found.map_or(VOCABULARY - 1, |(byte, _)| byte) as u8
+        if left <= 0.0 {
+            break;
+        }
+    }
+    drawn as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_of_probability_zero_is_never_drawn() {
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        // The probabilities add up to less than 1, as after rounding.
+        for probabilities in [[0.0, 0.4, 0.5, 0.0], [0.0, 0.0, 0.9, 0.0]] {
+            for _ in 0..200 {
+                let byte = draw(probabilities.into_iter(), &mut random);
+                assert!(probabilities[usize::from(byte)] > 0.0, "{byte} of {probabilities:?}");
+            }
+        }
+    }
 }

@@ -12,31 +12,31 @@ use stageline_train::{Data, say};
 
 use crate::model::Bytes;
 
-/// The number of windows of held-out text that an evaluation reads.
+/// Maximum number of held-out windows (text samples) in an evaluation.
 const VALIDATION_WINDOWS: usize = 256;
 
-/// The source of the GPT example's batches for training and evaluation: the text, the sampler of training windows, and
-/// the held-out windows.
+/// The data source of the GPT example, for training and evaluation: the text, the sampler of training windows, and the
+/// held-out windows.
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
-    /// The offsets in bytes, within the held-out text, of the windows that an evaluation reads.
+    /// The windows (text samples) that validation evaluates, as start offsets in bytes within the held-out text.
     validation: Vec<u64>,
-    /// The length of the model's input in bytes. A window of text is one byte longer, because the target of each input
-    /// byte is the next byte.
+    /// Length of the model's input in bytes. A window of text is one byte longer, because each target is the byte after
+    /// its input.
     context: usize,
     device: Device,
 }
 
 impl Source {
     /// Opens the training text at `path`, a file or a folder, and prints its size. If `path` is `None`, the text is the
-    /// Rust sources in the cargo registry. If there is no registry, or it has no Rust sources, the sources of this
-    /// project are used. `context` is the length of the model's input in bytes. `seed` decides which files of a folder
-    /// are held out for validation, and the order of the training windows. Batches are made on `device`.
+    /// Rust sources in the cargo registry, or this project's own sources if there is no registry or it has no Rust
+    /// sources. `context` is the length of the model's input in bytes. `seed` decides which files of a folder are held
+    /// out for validation, and the order of the training windows. Batches are created on `device`.
     ///
     /// # Errors
-    /// Returns an error if the text cannot be read. Also returns an error if the training text or the held-out text is
-    /// shorter than one window, which has `context + 1` bytes.
+    /// Returns an error if the text cannot be read, or if the training text or the held-out text is shorter than one
+    /// window of `context + 1` bytes.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -65,8 +65,8 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns the entropy of single bytes in the held-out text, in bits per byte. This is the lowest loss of a model
-    /// that ignores the context and predicts every byte from the bytes' frequencies.
+    /// Returns the entropy of single bytes in the held-out text, in bits per byte: the lowest loss of a model that
+    /// ignores the context and predicts from byte frequencies only.
     ///
     /// # Errors
     /// Returns an error if the held-out text cannot be read.
@@ -74,8 +74,8 @@ impl Source {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
-    /// Returns a prompt for the trained model: the beginning of the held-out text's first window. It is as long as the
-    /// model's input.
+    /// Returns a prompt for the trained model, as long as the model's input: the beginning of the held-out text's first
+    /// window.
     ///
     /// # Errors
     /// Returns an error if the held-out text cannot be read.
@@ -85,7 +85,7 @@ impl Source {
         Ok(prompt)
     }
 
-    /// Reads the windows of a text at the given offsets (in bytes) as a batch: inputs and targets `[windows, context]`,
+    /// Reads the windows of a text at the given byte offsets into a batch: inputs and targets `[windows, context]`,
     /// where each target is the byte after its input.
     fn windows(&self, text: &Text, offsets: &[u64]) -> Result<Batch<Bytes, Bytes>> {
         let mut window = vec![0; self.context + 1];
@@ -107,7 +107,7 @@ impl Data for Source {
     type Input = Bytes;
     type Target = Bytes;
 
-    /// Returns the batch of a training step: `samples` windows of the training text. Inputs and targets are `[samples,
+    /// Returns a training step's batch: `samples` windows of the training text. Inputs and targets are `[samples,
     /// context]`, and each target is the byte after its input.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, samples))
@@ -130,8 +130,8 @@ impl Data for Source {
     }
 }
 
-/// Returns the path of the default text: the sources in the cargo registry, or the sources of this project if there is
-/// no registry. The registry of a Rust user usually contains tens of megabytes.
+/// Returns the path of the default text: the cargo registry's sources, usually tens of megabytes, or this project's own
+/// sources if there is no registry.
 fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
@@ -139,7 +139,7 @@ fn default_path() -> PathBuf {
     registry.unwrap_or_else(own_sources)
 }
 
-/// Returns the folder of this project's crates, whose Rust sources are a text to train on.
+/// Returns the folder of this project's crates, whose Rust sources can serve as training text.
 fn own_sources() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }

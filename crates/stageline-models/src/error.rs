@@ -1,4 +1,4 @@
-//! The errors of opening and exporting a model ([`ModelError`]).
+//! The errors from opening and exporting a model ([`ModelError`]).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,24 @@ use stageline::checkpoint::Printable;
 use stageline::{ModuleError, StepError};
 use stageline_hub::FolderError;
 
-/// The largest length, in bytes, of a path in an error message about a model. A longer path is cut.
+/// The maximum length, in bytes, of a file path or a parameter's path in an error message about a model. A longer path
+/// is truncated.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes of the text in an error message that says why a configuration cannot be used. The text
-/// may quote the configuration.
+/// Maximum length, in bytes, of the `reason` in a [`ModelError::Config`] message. A reason may quote the configuration
+/// file, so longer ones are truncated.
 const MOST_REASON: usize = 400;
 
-/// Why a model cannot be opened or exported, or cannot take weights from PyTorch.
+/// The error if a model cannot be opened or exported, or cannot load weights from PyTorch.
 ///
 /// Messages about a model folder or a configuration are safe to print, as `Display` and as `Debug`, whatever the files
-/// contain: names, paths and values are shown as [`Printable`], and a message has at most
+/// contain: names, paths and values are escaped ([`Printable`]), and a message has at most
 /// [`MOST_BYTES`](Self::MOST_BYTES). The fields contain names, paths and values unchanged.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A model folder or one of its files could not be read or written. The value is the underlying error, which names
-    /// the path and the fault.
+    /// A model folder or one of its files cannot be read or written. The value is the underlying error, which names the
+    /// path and the reason.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A model's configuration (`config.json`) cannot be used: it is not valid JSON, or a field is missing or has a
@@ -32,11 +33,12 @@ pub enum ModelError {
     Config {
         /// The path of the model's configuration file that cannot be used.
         path: PathBuf,
-        /// Why the model's configuration cannot be used, such as the field that is missing or wrong. It may quote the
-        /// configuration.
+        /// Why the model's configuration cannot be used, for example which field is missing or invalid. It may quote
+        /// the configuration.
         reason: String,
     },
-    /// The `model_type` of the configuration is an architecture that this crate does not know.
+    /// The `model_type` in the model's `config.json` is an architecture that this crate does not support. Open a model
+    /// with one of the supported types instead.
     #[error(
         "{}: the model type `{}` is not known; known are {}",
         shown(path),
@@ -48,10 +50,11 @@ pub enum ModelError {
         path: PathBuf,
         /// The unknown `model_type` in the configuration.
         found: String,
-        /// The values of `model_type` that this crate knows.
+        /// The supported values of `model_type`.
         known: &'static [&'static str],
     },
-    /// The model folder contains tensors that the configuration does not describe.
+    /// The model folder contains tensors that its configuration does not describe. Check that `config.json` and the
+    /// weights are of the same model.
     #[error(
         "{}: the configuration does not describe the tensor `{}` (and {more} more); are config.json and the weights of \
          one model?",
@@ -66,7 +69,8 @@ pub enum ModelError {
         /// The number of tensors, in addition to the tensor `name`, that the model's configuration does not describe.
         more: usize,
     },
-    /// The tensor of a parameter has an element type other than F32, F16 and BF16.
+    /// The tensor of a parameter has a dtype other than F32, F16 and BF16, from which parameters cannot be read.
+    /// Convert the weights to one of these dtypes.
     #[error(
         "{}: the tensor `{}` has the type {}; parameters are read from F32, F16 and BF16",
         shown(path),
@@ -74,22 +78,24 @@ pub enum ModelError {
         Printable::new(dtype)
     )]
     Type {
-        /// The path of the weights file that contains the tensor of an unsupported element type.
+        /// The path of the weights file that contains the tensor with the unsupported dtype.
         path: PathBuf,
-        /// The name, in the weights file, of the tensor of an unsupported element type.
+        /// The name, in the weights file, of the tensor with the unsupported dtype.
         name: String,
-        /// The unsupported type of the tensor's elements, such as `I64`.
+        /// The tensor's unsupported dtype, such as `I64`.
         dtype: String,
     },
-    /// The weights of a PyTorch model lack the tensor of a parameter, or contain it in another shape.
+    /// The PyTorch weights contain no tensor for a parameter of the model, or one with a different shape. Map the
+    /// tensor's name with `rename`, or initialise the parameter with `draw`.
     #[error("the parameter `{}`: {cause}; {}", Printable::new(parameter).at_most(MOST_PATH), ways_out(cause))]
     NotStored {
         /// The path, in the model, of the parameter without a suitable tensor, such as `blocks.3.linear.weight`.
         parameter: String,
-        /// The fault of the parameter's tensor: it is missing, or has another shape.
+        /// Why the parameter has no suitable tensor: the tensor is missing, or has a different shape.
         cause: Box<FolderError>,
     },
-    /// The weights of a PyTorch model contain tensors that store no parameter of the model.
+    /// The PyTorch weights contain tensors that do not correspond to any parameter of the model. Map their names with
+    /// `rename`, or exclude them with `keep` or `leave_out`.
     #[error(
         "{}: the tensor `{}` (and {more} more) is no parameter of the model; give the names of parameters with `rename`, \
          or select such tensors with `keep` or `leave_out`",
@@ -97,27 +103,28 @@ pub enum ModelError {
         Printable::new(name)
     )]
     NoParameter {
-        /// The path of the weights file with the first tensor that stores no parameter of the model.
+        /// The path of the weights file with the first tensor that corresponds to no parameter.
         path: PathBuf,
-        /// The name, in the weights file, of the first tensor that stores no parameter of the model.
+        /// The name, in the weights file, of the first tensor that corresponds to no parameter.
         name: String,
-        /// The number of tensors, in addition to the tensor `name`, that store no parameter of the model.
+        /// The number of tensors, in addition to the tensor `name`, that correspond to no parameter.
         more: usize,
     },
-    /// A parameter of the model needs a tensor that [`TorchWeights::leave_out`](crate::TorchWeights::leave_out) leaves
-    /// out.
+    /// A parameter needs a tensor that [`TorchWeights::leave_out`](crate::TorchWeights::leave_out) excludes. To
+    /// initialise the parameter instead of loading it, select it with `draw`.
     #[error(
         "the tensor `{}` is left out, but it is the parameter `{}`; select it with `draw` if it shall have new values",
         Printable::new(name).at_most(MOST_PATH),
         Printable::new(parameter).at_most(MOST_PATH)
     )]
     LeftOut {
-        /// The path, in the model, of the parameter whose tensor is left out.
+        /// The path, in the model, of the parameter whose tensor is excluded.
         parameter: String,
-        /// The name of the tensor that is left out although a parameter needs it.
+        /// The name of the excluded tensor.
         name: String,
     },
-    /// A parameter of the model is quantised, so it cannot be read from a folder of weights or written to one.
+    /// A parameter of the model is quantised, so it cannot be read from PyTorch weights or written as such. Quantise
+    /// only after the weights are loaded, and dequantise before an export.
     #[error(
         "the parameter `{}` is quantised, which weights of PyTorch are not; quantise after the weights are loaded, with \
          `Row::mapped`, and dequantise before an export",
@@ -127,8 +134,8 @@ pub enum ModelError {
         /// The path, in the model, of the quantised parameter.
         parameter: String,
     },
-    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give a tied parameter, which the model uses at two
-    /// places, two tensor names. It must have one name.
+    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give a tied parameter, which the model uses in two
+    /// places, two different tensor names. Map both to one name with `rename`.
     #[error(
         "`{}` and `{}` are one tied parameter, but have the names `{}` and `{}` in PyTorch; give both one name with \
          `rename`, and select a second copy in the folder with `leave_out`",
@@ -140,11 +147,11 @@ pub enum ModelError {
     TiedNames {
         /// The paths, in the model, of the two places of the tied parameter.
         parameters: [String; 2],
-        /// The names that the tied parameter has in PyTorch at its two places.
+        /// The tensor names that the naming rules give the two places.
         names: [String; 2],
     },
-    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give two parameters of the model the same tensor name in
-    /// PyTorch.
+    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give two parameters the same PyTorch tensor name. Correct
+    /// the names given to `rename`.
     #[error(
         "the parameters `{}` and `{}` both have the name `{}` in PyTorch; correct the names of `rename`",
         Printable::new(&parameters[0]).at_most(MOST_PATH),
@@ -161,14 +168,17 @@ pub enum ModelError {
     /// not finite.
     #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1 to {most}, and a finite alpha")]
     LoraScale {
-        /// The rank of the adapters.
+        /// The requested rank of the LoRA adapters. It must be from 1 to `most`.
         rank: usize,
-        /// The alpha of the adapters. The product of an adapter's two matrices is multiplied by alpha / rank.
+        /// The alpha of the LoRA adapters: the product of an adapter's two matrices is multiplied by alpha / rank. It
+        /// must be finite.
         alpha: f64,
-        /// The largest valid rank: the largest number of inputs or outputs of a linear layer of the model.
+        /// The largest valid rank of LoRA adapters for this model: the largest number of inputs or outputs of any of
+        /// its linear layers.
         most: usize,
     },
-    /// No linear layer of the model was selected for new LoRA adapters.
+    /// The names selected for new LoRA adapters match no linear layer of the model. Select some of the layers in
+    /// `known`.
     #[error(
         "no linear layer is selected for LoRA adapters; the weights of linear layers are named like `{}`",
         known.first().map_or("", String::as_str)
@@ -177,13 +187,14 @@ pub enum ModelError {
         /// The names, on the Hugging Face hub, of the weights of all linear layers that can have adapters.
         known: Vec<String>,
     },
-    /// A folder of LoRA adapters has no tensor.
+    /// The folder of LoRA adapters contains no tensor. Use a folder that PEFT's `save_pretrained` wrote.
     #[error("{}: it has no adapters; give a folder that PEFT's save_pretrained wrote", shown(path))]
     EmptyAdapter {
-        /// The path of the adapters' weights file, in which no tensor was found.
+        /// The path of the adapters' weights file, which contains no tensor.
         path: PathBuf,
     },
-    /// A folder of LoRA adapters has a tensor that adapts no linear layer of the model.
+    /// The folder of LoRA adapters contains a tensor that does not belong to any linear layer of the model. The
+    /// adapters may be those of another model.
     #[error(
         "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; are the adapters those of \
          another model?",
@@ -191,27 +202,28 @@ pub enum ModelError {
         Printable::new(name)
     )]
     NotAdapted {
-        /// The path of the file with the adapters.
+        /// The path of the adapters' weights file with the tensor that belongs to no linear layer.
         path: PathBuf,
-        /// The name of the first tensor that adapts no linear layer.
+        /// The name, in the adapters' weights file, of the first tensor that belongs to no linear layer.
         name: String,
-        /// The number of tensors, in addition to the tensor `name`, that adapt no linear layer.
+        /// The number of tensors, in addition to the tensor `name`, that belong to no linear layer.
         more: usize,
     },
-    /// The model has no LoRA adapters to export.
+    /// The model has no LoRA adapters to export. Add adapters before training, with `--lora RANK` or
+    /// `LanguageModel::adapt`.
     #[error(
         "the model has no LoRA adapters to export; add some before the training (--lora RANK, or `LanguageModel::adapt`)"
     )]
     NoAdapters,
-    /// The target folder of an export is the folder that the model, or the configuration of a new model, was read from.
-    /// The export would overwrite files that are in use.
+    /// The export's target folder is the one that the model, or a new model's configuration, was read from. Files in
+    /// use would be overwritten; choose another folder.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
-        /// The path of the folder that the model, or the configuration of a new model, was read from.
+        /// The path of the folder from which the model, or a new model's configuration, was read.
         path: PathBuf,
     },
-    /// The modules of a pipeline are not the layers of the model to export: a module is missing or has a wrong type.
-    /// The value is the underlying error.
+    /// The modules passed to an export are not this model's layers: one is missing or has the wrong type. Pass the
+    /// modules of a pipeline of this model. The value is the underlying error.
     #[error(transparent)]
     Modules(#[from] ModuleError),
     /// A pipeline failed, for example in a step or a snapshot; the value is the underlying error.
@@ -219,7 +231,8 @@ pub enum ModelError {
     Step(#[from] StepError),
 }
 
-/// Returns what a user can do if a tensor of a PyTorch model is missing or has another shape.
+/// Returns the advice at the end of a [`ModelError::NotStored`] message, given the `cause`: a missing tensor, or one of
+/// a different shape.
 fn ways_out(cause: &FolderError) -> &'static str {
     match cause {
         FolderError::Shape { .. } => "select it with `draw` if it shall have new values",
@@ -228,7 +241,7 @@ fn ways_out(cause: &FolderError) -> &'static str {
 }
 
 impl ModelError {
-    /// The largest length in bytes of a message about a model folder or a configuration, as `Display` and as `Debug`.
+    /// The maximum length, in bytes, of a message about a model folder or a configuration, as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = FolderError::MOST_BYTES + 4 * MOST_PATH;
 }
 
@@ -243,7 +256,7 @@ impl fmt::Debug for ModelError {
     }
 }
 
-/// Returns a path as text for an error message about a model, escaped and cut to 500 bytes.
+/// Formats a path for an error message about a model, escaped and truncated to 500 bytes.
 fn shown(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_PATH)
 }

@@ -1,13 +1,14 @@
 //! Language models for [Stageline](stageline): GPT-2 and the Llama family (Llama, Mistral, Qwen2, Qwen3, SmolLM). Each
-//! model is a row of layers that a pipeline partitions into stages. Its weights are in Hugging Face's format.
+//! model is a [`Row`](stageline::Row) of layers that a pipeline partitions into stages. Weights are in Hugging Face's
+//! format.
 //!
-//! [`LanguageModel::open`] opens a model folder of the Hugging Face hub, and [`LanguageModel::row`] gives the layers:
+//! [`LanguageModel::open`] opens a model folder of the Hugging Face hub, and [`LanguageModel::row`] returns its layers:
 //! the embeddings, the blocks and the head. Each stage reads its own tensors from the memory-mapped files when it is
-//! built, so the whole model is never in memory. [`LanguageModel::export`] writes the trained parameters into another
-//! folder, with the file names, tensor names, shapes and types of the folder they came from. [`Generation`] generates
-//! text with a pipeline, which can train or generate again afterwards.
+//! built, so the whole model is never in memory. [`LanguageModel::export`] writes the trained parameters to another
+//! folder, with the file names, tensor names, shapes and dtypes of the original folder. [`Generation`] generates text
+//! with a pipeline, which can train or generate again afterwards.
 //!
-//! ```no_run
+//! ```no_run,standalone_crate
 //! use burn::{optim::AdamWConfig, tensor::Device};
 //! use stageline::{Cut, StageConfig};
 //! use stageline_models::LanguageModel;
@@ -20,23 +21,23 @@
 //! # Ok::<(), stageline::BoxError>(())
 //! ```
 //!
-//! For another architecture, write the layers as a [`Row`](stageline::Row). [`TorchWeights`] loads the weights of a
-//! PyTorch model into these layers and exports them again. [`TorchFormat`] has the rules for PyTorch's names of the
-//! parameters, and exports models that were not loaded from PyTorch.
+//! For another architecture, write the layers as a [`Row`](stageline::Row). [`TorchWeights`] loads a PyTorch model's
+//! weights into these layers and exports them again. [`TorchFormat`] maps parameters to PyTorch's tensor names, and
+//! exports models that were not loaded from PyTorch.
 //!
 //! # Layout
 //!
 //! - `model`: a model with its configuration and the source of its parameters (`LanguageModel`).
-//! - `generation`: the generation of text. `export`: folders that Python's libraries read.
+//! - `generation`: text generation. `export`: writes folders that Python libraries can load.
 //! - `lora`: LoRA adapters of linear layers, which are trained instead of the weights (`Lora`).
 //! - `families`: the supported architectures, and their layers.
-//! - `parameters`: the tensors of a model folder that store a model's parameters: their names, reading them, and the
+//! - `parameters`: maps a model's parameters to the tensors of a model folder: their names, reading them, and their
 //!   values for an export.
-//! - `attention`: the tokens that a token attends to, and the cache of keys and values of earlier positions.
-//! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for layers that a user
+//! - `attention`: the tokens that a token attends to, and the KV cache.
+//! - `torch`: a PyTorch model's tensor names (`TorchFormat`) and weights (`TorchWeights`), for layers that a user
 //!   defines.
-//! - `flags`: flags for programs that take a model, with the feature `flags`.
-//! - `error`: the errors of this crate.
+//! - `flags`: command-line flags for programs that take a model, with the feature `flags`.
+//! - `error`: this crate's errors.
 
 mod attention;
 mod error;

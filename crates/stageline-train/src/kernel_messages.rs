@@ -1,6 +1,5 @@
-//! Tells the user that GPUs compile kernels before the first step, and whether the GPUs of this host also tune them
-//! ([`Compiling`]). Compares, after the first step, the memory that each GPU has reserved with the estimate
-//! ([`after_the_first_step`]).
+//! Terminal messages about GPU kernels. [`Compiling`] says that GPUs compile kernels before the first step, and whether
+//! they also autotune them. [`after_the_first_step`] logs each GPU's reserved device memory beside the estimate.
 
 use std::time::Instant;
 
@@ -10,8 +9,8 @@ use stageline::{DeviceMemory, DeviceName};
 
 use crate::terminal::say;
 
-/// Tells the user that GPUs compile the kernels of a training step before the first step. Prints a line when the
-/// compilation begins, and at its end the number of seconds that it took.
+/// Tells the user that GPUs compile a training step's kernels before the first step. Prints a line when the compilation
+/// begins, and another when it ends, with the time that it took in seconds.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
     gpus: Vec<Device>,
@@ -19,8 +18,8 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices` begin to compile kernels. For GPUs of this host, it also prints whether
-    /// they tune the kernels. Prints nothing if there are no GPUs.
+    /// Prints that the GPUs among `devices` begin to compile kernels. For this host's GPUs, the line also says whether
+    /// kernels are tuned. Prints nothing if there are no GPUs.
     ///
     /// # Errors
     /// Returns an error if a line cannot be written to the standard output.
@@ -34,8 +33,8 @@ impl Compiling {
         Ok(Self { gpus, began: Instant::now() })
     }
 
-    /// Prints after how many seconds the kernels of the GPUs were ready, and the memory of every GPU of this host.
-    /// Prints nothing if there are no GPUs.
+    /// Prints how many seconds the compilation took, and the device memory of each of this host's GPUs. Prints nothing
+    /// if there are no GPUs.
     ///
     /// # Errors
     /// Returns an error if a line cannot be written to the standard output.
@@ -54,8 +53,8 @@ impl Compiling {
     }
 }
 
-/// Returns the lines that tell the user which GPUs begin to compile kernels. `here` has the names of this host's GPUs,
-/// and `tunes` tells whether their kernels are also tuned. `lent` has the names of GPUs of other hosts.
+/// Returns the lines that say which GPUs begin to compile kernels. `here` are the names of this host's GPUs, `tunes` is
+/// whether their kernels are also autotuned, and `lent` are the names of other hosts' GPUs.
 fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
     let faster = if cfg!(target_os = "macos") { "metal" } else { "vulkan" };
     let mut lines = Vec::new();
@@ -76,12 +75,12 @@ fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
     lines
 }
 
-/// Returns the GPUs of this host among the given devices, without duplicates.
+/// Returns this host's GPUs among the given devices, without duplicates.
 pub fn gpus(devices: &[Device]) -> Vec<Device> {
     each_once(devices, |device| DeviceMemory::of(device).is_some())
 }
 
-/// Returns the devices in a list for which `is_one` returns true, in order and without duplicates.
+/// Returns the devices that satisfy the predicate `is_one`, in order and without duplicates.
 fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device> {
     let mut found: Vec<Device> = Vec::new();
     for device in devices {
@@ -92,8 +91,8 @@ fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device
     found
 }
 
-/// Logs, for every GPU of this host, how much memory the first step of a run reserved. Compares it with the estimated
-/// memory in use. `estimated` lists the estimate for each device, in bytes.
+/// Logs how much device memory each of this host's GPUs has reserved after the first step, beside the estimate.
+/// `estimated` holds each device's estimated peak of allocated memory, in bytes.
 pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     for (device, bytes) in estimated {
         if let Some(memory) = DeviceMemory::of(device) {
@@ -102,16 +101,14 @@ pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     }
 }
 
-/// Returns a line for the log that compares the memory that a GPU has reserved with the estimated memory in use. Both
-/// are in bytes.
+/// Returns a log line that compares a GPU's reserved memory with the estimate of its allocated memory, both in bytes.
 fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
     let [reserved, estimated] = [reserved, estimated].map(|bytes| bytes as f64 / 1e6);
     let times = reserved / estimated;
     format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
-/// Returns a text for the user with the memory of a GPU in MB: the memory in use, the reserved memory and, if it is
-/// known, the size of the memory. The arguments are in bytes.
+/// Formats a GPU's allocated, reserved and (if known) total device memory in MB. The arguments are in bytes.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

@@ -1,10 +1,9 @@
-//! Trains models with Stageline: a program brings a model and its data, and this crate runs the whole training.
+//! Trains models with Stageline: a program brings a model and its data, and this crate does the whole training run.
 //!
 //! [`Program::main`] reads the settings from the command line, a TOML file and a checkpoint. [`Run::train`] partitions
-//! the model into stages, estimates the memory, and trains with batches that are read ahead of the steps. It writes
-//! checkpoints in the background, resumes from them, evaluates held-out samples, and writes a log, a trace,
-//! TensorBoard's files and an HTML page. In a run with checkpoints, the first Ctrl-C ends the training with a
-//! checkpoint.
+//! the model into stages, estimates the device memory, and trains with prefetched batches. It writes checkpoints in the
+//! background, resumes from them, and evaluates held-out samples. It writes a log, a trace, TensorBoard files and an
+//! HTML page. In a run with checkpoints, the first Ctrl-C saves a checkpoint and ends the training run.
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -34,22 +33,21 @@
 //!
 //! # Layout
 //!
-//! In the order in which a run uses them; each folder's page describes its files:
+//! In the order in which a run uses them; the module documentation of each folder describes its files:
 //!
-//! - `program`: the program around a training run: reads the settings, shows warnings, sets the exit status
-//!   (`Program`).
+//! - `program`: the `main` of a training program: reads the settings, shows warnings, sets the exit status (`Program`).
 //! - `settings/`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
 //! - `training/`: one training run, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
-//! - `model`: the trait of the models that a program can bring (`Model`). [`Row`](stageline::Row) implements it: a
-//!   model that consists of a first layer, blocks and a last layer.
-//! - `data/`: the trait of the source of batches (`Data`), the batches of language models, and reading ahead.
-//! - `plan`: chooses the plan, which is the order of forward and backward passes on each worker (`Planned`). Also
-//!   chooses the cut (partition of the layers into stages) and the devices of the stages.
+//! - `model`: the trait of the models that a program can bring (`Model`). [`Row`](stageline::Row), a model that
+//!   consists of a first layer, blocks and a last layer, implements it.
+//! - `data/`: the trait of the source of batches (`Data`), sources for language models, and prefetching.
+//! - `plan`: chooses the plan: the schedule (the order of forward and backward passes on each worker), the cut (the
+//!   partition of the layers into stages) and the devices of the stages (`Planned`).
 //! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
-//! - `memory/`: refuses a training run that does not fit into the memory, and proposes other flags (`Demand`).
+//! - `memory/`: rejects a training run that does not fit into memory, and proposes other flags (`Demand`).
 //! - `kernel_messages`: tells the user that GPUs compile kernels before the first step, and whether they tune them
 //!   (`Compiling`).
-//! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
+//! - `outputs/`: writes the log, the trace, TensorBoard files, the HTML page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, to compare two training runs bit for bit.
 //! - `terminal`: prints lines on the standard output, and returns an error if a line is lost (`say`).
 //!
@@ -72,7 +70,7 @@ mod terminal;
 mod training;
 
 pub use data::Data;
-pub use data::documents::{Documents, TokenData, TokenSamples};
+pub use data::documents::{Documents, Targets, TokenData, TokenSamples};
 pub use data::evaluation::HeldOut;
 pub use data::flags::TokenFlags;
 pub use data::labelled::{LabelledTexts, PaddedTokens};

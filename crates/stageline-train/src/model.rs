@@ -1,5 +1,5 @@
-//! The models from which a run builds its pipeline ([`Model`]). A model is a sequence of layers that the run partitions
-//! into stages, or it is cut into stages by the user's code.
+//! The models from which a run builds its pipeline ([`Model`]): a sequence of layers that the run partitions into
+//! stages, or stages that the program defines itself.
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -7,42 +7,40 @@ use stageline::{Costs, Cut, LossStage, Modules, ParameterCount, Payload, Pipelin
 
 use crate::fingerprint::fingerprint;
 
-/// A model from which a training run builds its pipeline. Either the model is a sequence of layers that can be
-/// partitioned into stages automatically, or the user has cut it into stages by hand.
+/// A model from which a training run builds its pipeline: a sequence of layers that the run partitions into stages, or
+/// a hand-cut model, whose program defines the stages.
 pub trait Model {
     /// The type of the model's input, which the first stage receives from a batch.
     type Input: Payload;
     /// The type of the model's output, which [`Pipeline::infer`](stageline::Pipeline::infer) returns.
     type Output: Payload;
-    /// The type of the targets, which the last stage compares with its outputs to compute the loss.
+    /// The type of the targets, which the last stage needs to compute the loss.
     type Target: Payload;
 
-    /// Returns the number of elements in the model's trained and in its frozen parameters, without initialising them.
-    /// Returns `None` for a model that is cut by hand.
+    /// Returns the number of elements of all trained and all frozen parameters, without initialising them; `None` for a
+    /// hand-cut model (one whose program defines the stages).
     fn parameters(&self) -> Option<ParameterCount>;
 
-    /// Returns the SHA-256 of all parameters of the model, in hexadecimal, and the number of their elements. `modules`
-    /// holds the modules of all stages of its pipeline. Returns `None` for a model that is cut by hand.
+    /// Returns a SHA-256 hash over all parameters, as a hexadecimal string, and the number of their elements. `modules`
+    /// holds the modules of all pipeline stages. Returns `None` for a hand-cut model.
     ///
     /// # Errors
-    /// Returns an error if `modules` lacks the module of a stage, or holds a module of a different type than the model.
+    /// Returns an error if `modules` lacks a stage's module, or holds a module of a different type than the model's.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
-    /// Returns the costs of each layer of the model for `sample`, the input of one sample: its parameters and the FLOPs
-    /// of its forward pass. With a `device`, also the time of its forward and backward pass on that device. Returns
-    /// `None` for a model that is cut by hand.
+    /// Returns each layer's parameter count, and its forward FLOPs for `sample`, the input of one sample. With a
+    /// `device`, also measures each layer's forward and backward time there. Returns `None` for a hand-cut model, which
+    /// the user's program partitions into stages itself.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the name and the number of parameters of each layer of the model, as costs whose FLOPs are 0 and whose
-    /// times are unset. No layer is run, so this is cheaper than [`costs`](Self::costs). Returns `None` by default, and
-    /// for a model that is cut by hand.
+    /// Returns each layer's name and number of parameters, as [`Costs`] without FLOPs and times. Cheaper than
+    /// [`costs`](Self::costs), because no layer is run. Returns `None` by default, and for a hand-cut model.
     fn sizes(&self) -> Option<Costs> {
         None
     }
 
-    /// Returns the builder of a pipeline of this model. `configs` holds the device, the optimizer and the learning
-    /// rates of each stage. `cut` is the partition of the layers into stages. It must be `None` for a model that is cut
-    /// by hand.
+    /// Returns a builder for a pipeline of this model. `configs` holds each stage's device, optimizer and learning-rate
+    /// schedule. `cut` is the partition of the layers into stages, and `None` for a hand-cut model.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.
@@ -88,16 +86,16 @@ where
     }
 }
 
-/// A model that the user has cut into stages by hand. It wraps a function that builds the pipeline from the
-/// configuration of each stage.
+/// A hand-cut model: the program defines the stages, in a function that builds the pipeline from each stage's
+/// configuration.
 pub struct HandCut<F> {
     stages: usize,
     chain: F,
 }
 
 impl<F> HandCut<F> {
-    /// Creates a model that the user has cut into `stages` stages. The function `chain` takes the configuration of each
-    /// stage, the first stage first, and returns the builder of their pipeline.
+    /// Creates a hand-cut model with `stages` stages. The function `chain` takes each stage's configuration, in the
+    /// order of the stages, and returns the pipeline's builder.
     pub fn new(stages: usize, chain: F) -> Self {
         Self { stages, chain }
     }

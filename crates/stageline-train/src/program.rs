@@ -1,5 +1,4 @@
-//! The program around a training run ([`Program`]): it reads the settings, shows warnings, and ends with an exit
-//! status.
+//! A training program ([`Program`]): it reads the settings, shows warnings, starts the run, and returns an exit status.
 
 use std::ffi::OsString;
 use std::marker::PhantomData;
@@ -18,12 +17,12 @@ use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
 use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
-use crate::settings::merge::check_kept;
 use crate::settings::resume::{CommandLine, command_line};
+use crate::settings::setting::check_kept;
 use crate::terminal::{say, tell};
 use crate::training::run::Run;
 
-/// The exit status of the process after a stall: a stage made no progress, and the watchdog ended the training.
+/// The exit status after the watchdog ends a training run because of a stall: a stage made no progress.
 const STALLED: u8 = 3;
 
 /// An empty set of flags, for a program whose model and data have no flags of their own.
@@ -32,13 +31,13 @@ const STALLED: u8 = 3;
 pub struct NoFlags {}
 
 /// A program that trains a model. `F` is the type of the program's own flags, for its model and data. The program also
-/// takes the flags that every training program has, such as `--stages` and `--learning-rate`.
+/// takes the flags that all training programs share, such as `--stages` and `--learning-rate`.
 ///
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 ///
-/// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again. It does not
-/// inherit a flag with `#[arg(help_heading = "Outputs")]`. Flags for output files should have this attribute, so that a
-/// checkpoint from elsewhere cannot choose which files are written.
+/// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again or have
+/// `#[arg(help_heading = "Outputs")]`. Give flags for output files this heading, so that a checkpoint from elsewhere
+/// cannot choose which files are written.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     flags: PhantomData<F>,
@@ -51,16 +50,16 @@ impl<F: Parser> Default for Program<F> {
 }
 
 impl<F: Parser> Program<F> {
-    /// Creates a program whose training flags have the defaults that `--help` lists.
+    /// Creates a program whose training flags have the defaults that `--help` shows.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the default value of a training flag. `flag` is the name of the flag without dashes and with `_` for `-`,
-    /// such as `learning_rate`. `value` is the default as it would be given on the command line.
+    /// Changes the default value of a training flag. `flag` is the flag's name without leading dashes and with `_` for
+    /// `-`, such as `learning_rate`. `value` is the default as it would be given on the command line.
     ///
     /// # Panics
-    /// [`main`](Self::main) and [`configured`](Self::configured) panic if there is no flag with this name.
+    /// [`main`](Self::main) and [`configured`](Self::configured) panic if there is no such flag.
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
@@ -68,7 +67,7 @@ impl<F: Parser> Program<F> {
     }
 
     /// Reads the settings from the command line, a TOML file and a checkpoint, and calls `train` with the run that they
-    /// describe. Returns the exit status of the process. Errors and warnings are printed on stderr.
+    /// describe. Returns the process's exit status. Errors and warnings are printed on stderr.
     ///
     /// | status | meaning |
     /// | --- | --- |
@@ -78,7 +77,7 @@ impl<F: Parser> Program<F> {
     /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
     /// | 130 | a second SIGINT or SIGTERM |
     ///
-    /// With the statuses 2 and 130, the process ends at once, so this function does not return. The same holds after
+    /// With the statuses 2 and 130, the process ends immediately, and this function does not return. The same holds for
     /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
@@ -93,9 +92,9 @@ impl<F: Parser> Program<F> {
         }
     }
 
-    /// Returns the run that `settings` describe, for a program that starts training runs from its own code. Each
-    /// setting is the name of a flag and its value. The name has no leading dashes, and `_` or `-` between its words.
-    /// The command line is not read, warnings are not shown, and no error ends the process.
+    /// Returns the run that `settings` describe, for programs that start training runs from code. Each setting is a
+    /// flag's name, without leading dashes and with `_` or `-` between words, and its value. The command line is not
+    /// read, warnings are not shown, and no error ends the process.
     ///
     /// ```no_run
     /// # use stageline::{LossStage, Row, Stage};
@@ -116,8 +115,8 @@ impl<F: Parser> Program<F> {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if a setting is unknown or wrong, or if two settings contradict each other. Returns an error
-    /// also if a device cannot be opened, or the checkpoint of the setting `resume` cannot be read.
+    /// Returns an error if a setting is unknown or invalid, or if two settings contradict each other. Also returns an
+    /// error if a device cannot be opened, or if the checkpoint of the setting `resume` cannot be read.
     pub fn configured<'a>(self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Run<F>> {
         let flag = |(name, value): (&str, &str)| format!("--{}={value}", name.replace('_', "-")).into();
         let program = OsString::from("settings given in code");
@@ -130,10 +129,10 @@ impl<F: Parser> Program<F> {
         show_warnings(&progress);
         let line = self
             .read(&std::env::args_os().collect::<Vec<_>>())
-            // As usual with the parser clap, `--help` and wrong flags end the process.
+            // As usual with clap, `--help` and invalid flags end the process.
             .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
         if line.flags.print_config {
-            // Settings that are derived from others are left out, so that they change with these others.
+            // Settings that are derived from others are not printed, so that they follow when the others change.
             let mut printed = line.settings;
             printed.0.retain(|name, _| !line.derived.contains(&name.as_str()));
             return say(printed.to_toml()?.trim_end());
@@ -143,22 +142,22 @@ impl<F: Parser> Program<F> {
         unwritten.first()
     }
 
-    /// Returns the run that a parsed command line describes. `progress` is the bar that shows the progress of the run,
-    /// and `unwritten` collects the errors in writing its outputs after the last step.
+    /// Returns the run that a parsed command line describes. `progress` is the run's progress bar, and `unwritten`
+    /// collects errors from writing its outputs after the last step.
     fn described(line: CommandLine, progress: Progress, unwritten: Unwritten) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
-        // Settings of all sources reach the parser clap as arguments.
+        // Settings from all sources reach clap as arguments, so `CommandLine` means that the setting is set explicitly.
         let is_set = |name: &&clap::Id| line.matches.value_source(name.as_str()) == Some(ValueSource::CommandLine);
         let set = line.matches.ids().filter(is_set).map(ToString::to_string).collect();
         Ok(Run::new(flags, set, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))
     }
 
-    /// Parses the command-line arguments into settings. The known flags are the flags of every training program and
+    /// Parses the command-line arguments into settings. The known flags are those that all training programs share and
     /// the program's own. The program may have changed their default values.
     fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
         own.get_arguments().try_for_each(check_kept)?;
-        // Adding the flags of a training replaces the description of the program.
+        // Adding the training flags would replace the program's description in `--help`, so it is restored afterwards.
         let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
         let mut command = TrainingFlags::augment_args(own).about(short.unwrap_or_default());
         command = match long {
@@ -172,13 +171,13 @@ impl<F: Parser> Program<F> {
     }
 }
 
-/// Prints log messages on stderr, above the progress bar. By default these are the warnings of all crates, and the
-/// messages of Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels. For
-/// example, `stageline=trace` also shows the spans of all steps and actions.
+/// Installs a subscriber that prints log messages on stderr, above the progress bar: by default, all crates' warnings
+/// and Stageline's INFO messages. The environment variable `RUST_LOG` overrides these levels; `stageline=trace`, for
+/// example, also shows the spans of all steps and actions.
 fn show_warnings(progress: &Progress) {
     let warnings = progress.clone();
-    // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is
-    // shown: a lost host ends the training with one error.
+    // Hides burn's noise: a log line for every compiler pass over a GPU kernel, and a warning for every message in
+    // flight to a lost host. A lost host already ends the training run with one error.
     let usual = || {
         let other_crates = Targets::new().with_default(Level::WARN).with_target("burn_remote", Level::ERROR);
         other_crates.with_targets([("stageline", Level::INFO), ("stageline_train", Level::INFO)])
@@ -192,7 +191,8 @@ fn show_warnings(progress: &Progress) {
         }
         None => usual(),
     };
-    // Without colours, which a dependency of `serve` would otherwise write also into files.
+    // ANSI colours are turned off explicitly, because a dependency of the feature `serve` turns them on, and messages
+    // may be redirected to files.
     let layer =
         tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || warnings.clone()).with_target(false);
     let shown = match asked {
@@ -200,7 +200,7 @@ fn show_warnings(progress: &Progress) {
         Some(_) => layer.with_span_events(FmtSpan::CLOSE).boxed(),
         None => layer.without_time().boxed(),
     };
-    // A program may have a subscriber of its own, which then stays.
+    // A tracing subscriber that the program has already installed takes precedence.
     let _ = tracing_subscriber::registry().with(shown.with_filter(filter)).try_init();
 }
 

@@ -1,7 +1,7 @@
-//! Finds races on device memory with vector clocks (Fidge, 1988; Mattern, 1989).
+//! Finds data races on device memory with vector clocks (Fidge, 1988; Mattern, 1989).
 //!
-//! Two accesses race if one of them writes, and no order of streams and events puts the earlier access before the later
-//! one.
+//! Two accesses race if at least one of them writes, and no order of streams and events puts the earlier access before
+//! the later one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use crate::machine::StreamId;
 
 /// A vector clock of the race detector: for each stream, the latest time that the clock's owner (a stream, an event or
-/// the host) knows of.
+/// the host) knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clock(BTreeMap<StreamId, u64>);
 
@@ -35,8 +35,8 @@ impl Clock {
 /// The kind of operation that accesses emulated device memory: a kernel, a copy, a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A launch of a kernel. The value is the number of the kernel, which the emulation assigned when the program
-    /// loaded it.
+    /// A kernel launch. The value is the kernel's number, which the emulation assigned when the program loaded the
+    /// kernel.
     Kernel(usize),
     Copy,
     Send,
@@ -54,11 +54,11 @@ impl fmt::Display for By {
     }
 }
 
-/// An access of a kernel, a copy or a transfer to device memory: its address, its length, and whether it writes.
+/// An access to device memory by a kernel, a copy or a transfer: its address, its length, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     pub address: u64,
-    /// The length of the access in bytes; 1 for kernels, because only the first address of their buffers is known.
+    /// The length of the access in bytes; 1 for kernels, because only the start addresses of their buffers are known.
     pub bytes: u64,
     pub writes: bool,
 }
@@ -79,26 +79,25 @@ struct Uses {
     reads: Vec<Seen>,
 }
 
-/// The race detector: it keeps recent accesses to device memory, and compares each new access with them.
+/// The race detector: keeps recent accesses to device memory, and compares each new access with them.
 #[derive(Debug, Default)]
 pub struct RaceDetector {
-    /// The last accesses that begin at each address of device memory: the last write, and the last read of each stream
-    /// after that write.
+    /// The last accesses that start at each address of device memory: the last write, and each stream's last read after
+    /// that write.
     uses: BTreeMap<u64, Uses>,
-    /// The most recent accesses to device memory by copies and transfers. Accesses by kernels are not in this list,
-    /// because their lengths in bytes are unknown.
+    /// The most recent accesses to device memory by copies and transfers. Kernels are not in this list, because the
+    /// lengths of their accesses are unknown.
     extents: VecDeque<Seen>,
-    /// The races on device memory that were found so far, each as a message for the user.
+    /// The races found so far, each as a message for the user.
     pub races: Vec<String>,
 }
 
-/// The largest number of accesses by copies and transfers that the race detector keeps. Accesses by kernels are not
-/// counted, because their lengths in bytes are unknown.
+/// The maximum length of `extents`, the race detector's list of recent accesses by copies and transfers.
 const EXTENTS: usize = 512;
 
 impl RaceDetector {
-    /// Records an access to device memory. Adds a message to the list of races for each earlier access with which it
-    /// races. `time` is the time of the access in the clock of its stream.
+    /// Records an access to device memory. Adds a message to the list of races for each earlier access that races with
+    /// it. `time` is the access's time in the clock of its stream.
     pub fn note(&mut self, access: Access, stream: StreamId, time: u64, clock: &Clock, by: By) {
         let Access { address, bytes, writes } = access;
         let seen = Seen { stream, time, begin: address, end: address + bytes.max(1), writes, by };
@@ -127,7 +126,7 @@ impl RaceDetector {
         }
     }
 
-    /// Forgets the recorded accesses to a range of device memory that is freed.
+    /// Forgets the recorded accesses to a range of device memory, because the range is freed.
     pub fn forget(&mut self, address: u64, bytes: u64) {
         let gone: Vec<_> = self.uses.range(address..address + bytes).map(|(address, _)| *address).collect();
         gone.iter().for_each(|address| drop(self.uses.remove(address)));

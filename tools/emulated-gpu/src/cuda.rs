@@ -1,4 +1,4 @@
-//! The functions of `libcuda` that burn's backend calls. NVIDIA's CUDA Driver API specifies them.
+//! The functions of `libcuda` that burn's backend calls, as specified by NVIDIA's CUDA Driver API.
 #![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -11,7 +11,7 @@ use crate::machine::{Effect, Work};
 use crate::memory::{self, Ranges};
 use crate::ptx::{self, Entry};
 
-/// The result of a call of the CUDA driver API: 0 for success, or the number of an error.
+/// The result of a CUDA Driver API call: 0 for success, or an error number.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -20,19 +20,19 @@ const OUT_OF_MEMORY: Result = 2;
 const INVALID_DEVICE: Result = 101;
 const INVALID_HANDLE: Result = 400;
 
-/// The four bytes that fill the target of a copy from a device to the host, if the emulation does not store the
-/// contents of device memory. They are 2.0 in f32.
+/// The byte pattern that fills the target of a device-to-host copy if the emulation does not store the contents of
+/// device memory: 2.0 in f32.
 const READ: [u8; 4] = 2.0_f32.to_le_bytes();
 
-/// The time, in ms, that each kernel launch adds to the clock of an emulated device. All kernels take equally long, so
+/// The time, in ms, that each kernel launch adds to an emulated device's clock. All kernels take equally long, so
 /// autotune chooses the variant with the fewest kernels.
 const KERNEL_MS: f32 = 0.005;
 
-/// The alignment of emulated device memory in bytes. All devices share one address space, as with NVIDIA's unified
-/// addressing.
+/// The alignment of emulated device memory allocations in bytes. All devices share one address space, as with NVIDIA's
+/// unified addressing.
 const ALIGNMENT: u64 = 512;
 
-/// Writes the output of an emulated CUDA call to the pointer that the caller gave, and returns success.
+/// Writes an emulated CUDA call's output to the pointer that the caller gave, and returns success.
 unsafe fn give<T>(to: *mut T, value: T) -> Result {
     // SAFETY: the caller's pointer is valid for one value of this type, as the API requires.
     unsafe { to.write(value) };
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn cuStreamSynchronize(stream: u64) -> Result {
     driver().wait_for_device("cuStreamSynchronize", device, is_idle, |machine| machine.saw_idle(stream))
 }
 
-/// Returns success without destroying the CUDA stream, because the stream's queued operations must still be executed.
+/// Returns success without destroying the CUDA stream, because its queued operations must still be executed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamDestroy_v2(_stream: u64) -> Result {
     SUCCESS
@@ -247,8 +247,8 @@ pub unsafe extern "C" fn cuMemFreeAsync(pointer: u64, _stream: u64) -> Result {
     unsafe { cuMemFree_v2(pointer) }
 }
 
-/// Allocates pinned host memory, which is ordinary memory of the process here. It is never freed, because a stream may
-/// still use it.
+/// Allocates pinned host memory, which is ordinary process memory here. It is never freed, because a stream may still
+/// use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(pointer: *mut *mut c_void, bytes: usize) -> Result {
     let words: &'static mut [u128] = Vec::leak(vec![0; bytes.div_ceil(16)]);
@@ -262,7 +262,8 @@ pub unsafe extern "C" fn cuMemFreeHost(_pointer: *mut c_void) -> Result {
     SUCCESS
 }
 
-/// A copy of rows of bytes between two addresses. A pitch is the number of bytes between the starts of two rows.
+/// A copy of rows of bytes between two addresses. A pitch is the number of bytes between the starts of consecutive
+/// rows.
 #[derive(Clone, Copy)]
 struct Rows {
     from: u64,
@@ -278,15 +279,15 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// Returns the number of bytes that the rows span on one side of the copy: from the start of the first row to the
+    /// Returns the number of bytes that the rows span on one side of the copy, from the start of the first row to the
     /// end of the last row. The starts of consecutive rows are `pitch` bytes apart.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }
 
     /// Returns the function that copies the rows when the stream executes the copy. Returns `None` if the emulation
-    /// does not store the contents of device memory. As in CUDA, a source in host memory that is not pinned is read
-    /// earlier, by the call that queues the copy.
+    /// does not store the contents of device memory. As in CUDA, the call that queues the copy already reads a source
+    /// in pageable (not pinned) host memory.
     fn effect(self, state: &State) -> Option<Effect> {
         if !driver().settings.computes {
             return None;
@@ -309,7 +310,7 @@ impl Rows {
     }
 }
 
-/// Queues a copy of rows of bytes between the host and a device on a CUDA stream.
+/// Queues a copy of rows of bytes, between the host and a device, on a CUDA stream.
 fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     let (address, pitch) = if to_device { (rows.to, rows.to_pitch) } else { (rows.from, rows.from_pitch) };
     let bytes = rows.extent(pitch);
@@ -328,8 +329,8 @@ fn copied(rows: Rows, to_device: bool, stream: u64) -> Result {
     })
 }
 
-/// Fills the target of a copy from a device to the host with a fixed value if the setting `computes` is off. The
-/// emulation then does not store the contents of device memory.
+/// Fills the target of a device-to-host copy with a fixed value if the setting `computes` is off, because the emulation
+/// then does not store the contents of device memory.
 unsafe fn fill(host: *mut c_void, bytes: usize) {
     if driver().settings.computes {
         return;
@@ -362,7 +363,7 @@ pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, 
     SUCCESS
 }
 
-/// The C structure `CUDA_MEMCPY2D`, which describes a copy of rows between two memories.
+/// The C structure `CUDA_MEMCPY2D`, which describes a copy of rows between host and device memory.
 #[repr(C)]
 pub struct Copy2d {
     from_x: usize,
@@ -410,7 +411,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: u64) ->
     copied(rows, false, stream)
 }
 
-/// Loads a CUDA module with one kernel from PTX. The handle of a module is the number of its only kernel.
+/// Loads a CUDA module with one kernel from PTX. The module's handle is the number of its only kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> Result {
     // SAFETY: the image is PTX, which is text that ends with 0.
@@ -451,7 +452,7 @@ pub unsafe extern "C" fn cuFuncSetAttribute(_function: usize, _attribute: c_uint
 }
 
 /// Returns the function that runs a kernel on the CPU when its stream executes the launch. The kernel may access only
-/// memory that is allocated on its device at the time of the launch call.
+/// memory that was allocated on its device when the launch was queued.
 unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
@@ -535,7 +536,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     })
 }
 
-/// Writes a tensor map descriptor of 128 zeros, because the emulation runs no kernel that reads such a descriptor.
+/// Writes a tensor map descriptor of 128 zero bytes, because the emulation runs no kernel that reads such a descriptor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuTensorMapEncodeTiled(descriptor: *mut [u8; 128]) -> Result {
     // SAFETY: the pointer is valid for one value. In the C convention the caller cleans up the other arguments.

@@ -1,5 +1,4 @@
-//! The emulated CUDA driver: the state that all CUDA and NCCL calls of the process share, and the waits of host
-//! threads.
+//! The emulated CUDA driver: the state that all CUDA and NCCL calls of a process share, and how host threads wait.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -38,28 +37,28 @@ pub struct Driver {
 pub struct State {
     pub machine: Machine,
     pub ledger: Ledger,
-    /// The device and the size in bytes of each allocation of emulated device memory, by address.
+    /// The device and the size in bytes of each allocation of emulated device memory, by its address.
     pub allocations: HashMap<u64, (i32, u64)>,
-    /// The address and length of each block of pinned host memory, which devices may read after the call that queues a
-    /// copy.
+    /// The address and length in bytes of each block of pinned host memory, which devices may read after the call that
+    /// queues a copy.
     pub pinned: Vec<(u64, u64)>,
     /// The end address of the last allocation of emulated device memory. It is used only if the emulation runs no
-    /// kernels: the addresses of allocations then ascend, and have no memory behind them.
+    /// kernels: the addresses are then just ascending numbers, without memory behind them.
     pub address: u64,
-    /// The kernels that the program has loaded. The kernel with the number n, counted from 1, is at index n - 1.
+    /// The kernels that the program has loaded. The kernel number n, counted from 1, is at index n - 1.
     pub functions: Vec<Function>,
     /// The device of every rank that has joined an NCCL communicator, by communicator and rank.
     pub groups: BTreeMap<u64, BTreeMap<i32, i32>>,
-    /// The device that has failed, and the number of its CUDA error; `None` if no device has failed. All later
-    /// launches, copies and waits on that device return this error.
+    /// The device that has failed, and its CUDA error number; `None` if no device has failed. All later launches,
+    /// copies and waits on that device return this error.
     pub failed: Option<(i32, i32)>,
-    /// The number of calls of NCCL sends, and that of receives, for each pair of ranks, communicator and size of a
-    /// transfer.
+    /// The numbers of NCCL send calls and of receive calls so far, for each pair of ranks, communicator and transfer
+    /// size.
     pub posted: HashMap<Ends, [u64; 2]>,
 }
 
 impl State {
-    /// Returns the number of the CUDA error of an emulated device that has failed; `None` if the device has not failed.
+    /// Returns the CUDA error number of `device` if it has failed, and otherwise `None`.
     pub fn error_of(&self, device: Option<i32>) -> Option<i32> {
         self.failed.filter(|(failed, _)| Some(*failed) == device).map(|(_, error)| error)
     }
@@ -68,19 +67,19 @@ impl State {
 /// A loaded GPU kernel: its decoded instructions, and which of its parameters are buffers.
 pub struct Function {
     pub name: String,
-    /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if the emulation runs no kernels.
+    /// The kernel's decoded program, or the reason why it cannot run; `None` if the emulation runs no kernels.
     pub program: Option<Arc<Result<Program, String>>>,
-    /// For each parameter of the kernel, whether the kernel writes to the parameter's buffer; `None` for a parameter
-    /// that is no buffer.
+    /// For each kernel parameter, whether the kernel writes to the parameter's buffer; `None` for a parameter that is
+    /// not a buffer.
     pub buffers: Vec<Option<bool>>,
 }
 
 thread_local! {
-    /// The emulated device of the CUDA context that is current on this thread.
+    /// The device of the CUDA context that is current on this thread.
     pub static CURRENT: Cell<i32> = const { Cell::new(0) };
 }
 
-/// Returns the emulated CUDA driver of the process, which the first call creates.
+/// Returns the process's emulated CUDA driver, which the first call creates.
 pub fn driver() -> &'static Driver {
     static DRIVER: OnceLock<Driver> = OnceLock::new();
     DRIVER.get_or_init(|| {
@@ -117,8 +116,8 @@ impl Driver {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the function `change` with the locked state of the emulated driver. Then wakes the host threads that wait
-    /// for a change of the state.
+    /// Calls `change` with the locked state of the emulated driver. Then wakes the host threads that wait for a change
+    /// of the state.
     pub fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.locked();
         let result = change(&mut state);
@@ -131,8 +130,8 @@ impl Driver {
         result
     }
 
-    /// Blocks a host thread until the condition `done` holds or the emulated device has failed. Then calls `observe`,
-    /// which records what the host knows now. Returns the number of the device's CUDA error, or 0.
+    /// Blocks the calling host thread until `done` holds or the emulated device has failed. Then calls `observe`, which
+    /// records what the host now knows. Returns the device's CUDA error number, or 0.
     pub fn wait_for_device(
         &self,
         call: &str,
@@ -150,7 +149,7 @@ impl Driver {
         state.error_of(device).unwrap_or(0)
     }
 
-    /// Blocks a host thread until CUDA or NCCL calls of other host threads make the condition `done` true.
+    /// Blocks the calling host thread until CUDA or NCCL calls of other host threads make `done` true.
     pub fn wait_for_hosts(&self, call: &str, done: impl Fn(&State) -> bool) {
         drop(self.wait(self.locked(), call, done));
     }
@@ -169,7 +168,8 @@ impl Driver {
                 (seen, since) = (state.machine.completed, Instant::now());
             } else if since.elapsed() > self.settings.patience {
                 eprintln!("the devices are deadlocked: thread `{}` waits in {call}\n{}", thread_name(), state.machine);
-                // SAFETY: the call uses no memory of ours. Exit handlers do not run, because they would wait for the same devices.
+                // SAFETY: the call uses no memory of ours. Exit handlers do not run, because they would wait for the
+                // same devices.
                 unsafe { _exit(DEADLOCK) }
             }
         }

@@ -1,10 +1,9 @@
-//! Runs CUDA kernels on the CPU: decodes the PTX of a kernel to a [`Program`], and runs each [`Launch`] one warp after
-//! the other.
+//! Runs CUDA kernels on the CPU: decodes a kernel's PTX into a [`Program`], and executes each [`Launch`] one warp after
+//! another.
 //!
-//! - `decode`: translates PTX to a `program`; `flow`: finds the steps at which the lanes of a warp reconverge after a
-//!   branch
-//! - `arithmetic`: the functions of instructions that compute in each lane; `fragment`: matrices that the lanes of a
-//!   warp store together, and their products
+//! - `decode`: translates PTX into a `program`; `flow`: finds where the lanes of a warp reconverge after a branch
+//! - `arithmetic`: the instructions that compute in each lane separately; `fragment`: matrices that the lanes of a warp
+//!   hold together, and their products
 //! - `warp`: executes a program for the 32 threads of a warp; `grid`: runs all blocks of a launch
 
 mod arithmetic;

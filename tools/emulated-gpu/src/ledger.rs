@@ -1,38 +1,37 @@
-//! Counts the CUDA and NCCL calls of a process, for the ledger file that is written at exit.
+//! Counts a process's CUDA and NCCL calls, for the ledger file that is written at exit.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
-/// The ledger of the emulation: the counts of the program's CUDA and NCCL calls, over all devices and streams.
+/// The emulation's ledger: the counts of the program's CUDA and NCCL calls, over all devices and streams.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// The number of calls that wait for a CUDA stream or event, by the name of the calling host thread. Calls whose
-    /// work was already finished are counted as well.
+    /// The number of calls that wait for a CUDA stream or event, by the name of the calling host thread. This includes
+    /// calls whose work was already finished.
     pub waits: BTreeMap<String, u64>,
-    /// The number of calls that blocked their host thread, because the work of the awaited CUDA stream or event was not
-    /// finished yet.
+    /// The number of these calls that blocked their host thread, because the awaited work was not finished yet.
     pub held_up: u64,
-    /// The number of copies from the host to emulated devices, and the total number of bytes of these copies.
+    /// The number of copies from the host to emulated devices, and their total number of bytes.
     pub to_device: [u64; 2],
-    /// The number of copies from emulated devices to the host, and the total number of bytes of these copies.
+    /// The number of copies from emulated devices to the host, and their total number of bytes.
     pub to_host: [u64; 2],
-    /// The number of launches of each kernel on each emulated device.
+    /// The number of launches, by kernel and emulated device.
     pub launches: BTreeMap<(String, i32), u64>,
-    /// The number of launches of all kernels on all emulated devices together.
+    /// The total number of kernel launches on all emulated devices.
     pub launched: u64,
     /// The bytes of device memory that each kernel has accessed, if the emulation runs kernels. Each launch counts
-    /// every sector of 32 bytes once, as a device with an unlimited cache would.
+    /// every sector of 32 bytes once, as on a device with an unlimited cache.
     pub accessed: Arc<Mutex<BTreeMap<String, u64>>>,
-    /// The list of all kernel launches in order, if the emulation's settings ask for this list.
+    /// All kernel launches in order, if the emulation's settings ask for this list.
     pub order: Vec<String>,
-    /// The names of the loaded kernels in the order of loading; the first kernel has number 1.
+    /// The names of the loaded kernels in the order of loading; the first kernel has the number 1.
     pub kernels: Vec<String>,
-    /// The bytes of emulated device memory in use, and the peak of this number, by device.
+    /// The current and the peak number of bytes of emulated device memory in use, by device.
     pub memory: BTreeMap<i32, [u64; 2]>,
-    /// The number of allocations of emulated device memory that the program made.
+    /// The number of allocations of emulated device memory.
     pub allocations: u64,
-    /// The sends and receives of each emulated device in the order of the calls. Each is the text `from>to`, with the
+    /// Each emulated device's sends and receives in the order of the calls. Each is a string `from>to`, with the
     /// numbers of the sending and the receiving device.
     pub transfers: BTreeMap<i32, Vec<String>>,
 }
@@ -53,7 +52,7 @@ impl Ledger {
         self.memory.get(&device).map_or(0, |[used, _]| *used)
     }
 
-    /// Returns the ledger (the counts of all calls) as JSON, with the races on device memory that were found.
+    /// Returns the ledger (the counts of all calls), and the races found on device memory, as JSON.
     pub fn text(&self, races: &[String]) -> String {
         let mut launches = BTreeMap::<&str, u64>::new();
         let mut by_device = BTreeMap::<i32, u64>::new();
@@ -79,8 +78,8 @@ impl Ledger {
     }
 }
 
-/// Returns the text of a JSON object with the given keys and values. Keys are names of kernels or threads, or numbers,
-/// and need no escapes; values are JSON text.
+/// Formats a JSON object with the given keys and values. Keys are kernel names, thread names or numbers, which need no
+/// escaping; values are already JSON.
 fn object<K: std::fmt::Display, V: std::fmt::Display>(entries: impl IntoIterator<Item = (K, V)>) -> String {
     let entries: Vec<_> = entries.into_iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
     format!("{{{}}}", entries.join(", "))

@@ -1,6 +1,6 @@
-//! The streams and events of the devices, as a state machine that executes work as soon as its order allows.
+//! The devices' streams and events, as a state machine that executes operations as soon as their order allows.
 //!
-//! The machine has no threads and no clock. It notes every access to memory in the race detector.
+//! The machine has no threads and no clock. It reports every memory access to the race detector.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
@@ -8,31 +8,29 @@ use std::fmt;
 use crate::clocks::{Access, By, Clock, RaceDetector};
 use crate::memory;
 
-/// The number of a CUDA stream of the emulation, counted from 1.
+/// The number of an emulated CUDA stream, counted from 1.
 pub type StreamId = u64;
-/// The number of a CUDA event of the emulation, counted from 1.
+/// The number of an emulated CUDA event, counted from 1.
 pub type EventId = u64;
 
-/// The function that applies an operation of a CUDA stream to the contents of device memory. It returns the reason if
-/// the operation fails.
+/// The function that applies a CUDA stream's operation to the contents of device memory. It returns the reason if the
+/// operation fails.
 pub type Effect = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// An operation in the queue of a CUDA stream: the launch of a kernel, a copy, the record of an event, a wait for an
-/// event, a send or a receive.
+/// An operation in a CUDA stream's queue: a kernel launch, a copy, an event record, a wait for an event, a send or a
+/// receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// The launch of a kernel, with the number of the kernel and its accesses to memory. Every launch adds the same
-    /// time to the emulated time between two CUDA events.
+    /// A kernel launch, with the kernel's number and its memory accesses. Every launch adds the same time to the
+    /// emulated time between two CUDA events.
     Launch(usize, Vec<Access>),
-    /// A copy of memory, with its accesses to device memory. A copy adds nothing to the emulated time between two CUDA
-    /// events.
+    /// A copy, with its accesses to device memory. It adds nothing to the emulated time between two CUDA events.
     Copy(Vec<Access>),
-    /// The record of a CUDA event, which is a marker in a stream: the event is done once the stream reaches the marker.
-    /// The values are the number of the event and the number of the record, because an event can be recorded several
-    /// times.
+    /// A record of a CUDA event, which is a marker in a stream: the event is done once the stream reaches the marker.
+    /// The values are the event's number and the record's number, because an event can be recorded several times.
     Record(EventId, u64),
-    /// A wait of a CUDA stream for an event: until a certain record of the event (a marker in a stream) is reached. The
-    /// values are the number of the event and the number of the record.
+    /// A wait until another stream has reached a certain record (marker) of an event. The values are the event's number
+    /// and the record's number.
     Wait(EventId, u64),
     /// An NCCL send that reads a tensor at an address in device memory. It completes together with the matching
     /// receive, which has the same ranks, communicator and size.
@@ -45,68 +43,65 @@ pub enum Work {
 /// The two ranks of a transfer between devices, its NCCL communicator and its size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ends {
-    /// The NCCL communicator in which the transfer takes place.
+    /// The NCCL communicator of the transfer.
     pub group: u64,
-    /// The NCCL rank (the number of a process or device in a communicator) that sends the transfer.
+    /// The sending rank in the communicator.
     pub from: i32,
-    /// The NCCL rank (the number of a process or device in a communicator) that receives the transfer.
+    /// The receiving rank in the communicator.
     pub to: i32,
-    /// The size of the tensor that is transferred, in bytes.
+    /// The size of the transferred tensor, in bytes.
     pub bytes: u64,
 }
 
-/// The largest number of vector clocks that the emulated machine keeps for each CUDA event: one for each of the event's
-/// latest records (markers in a stream).
+/// The maximum number of vector clocks that the machine keeps for each CUDA event: one for each of the event's latest
+/// records (markers in a stream).
 const RECORDS: u64 = 64;
 
-/// An operation in the queue of a CUDA stream, with the function that applies it to device memory.
+/// An operation in a CUDA stream's queue, with the function that applies it to device memory.
 struct Queued {
     work: Work,
     effect: Option<Effect>,
-    /// The vector clock of the host when the operation was queued: for each stream, the latest time of which the host
-    /// knew.
+    /// The host's vector clock when the operation was queued: for each stream, the latest time that the host knew.
     host: Clock,
 }
 
 struct Stream {
     device: i32,
     queue: VecDeque<Queued>,
-    /// The number of kernels that the CUDA stream has run.
+    /// The number of kernels that the stream has executed.
     kernels: u64,
     clock: Clock,
 }
 
 #[derive(Debug, Default)]
 struct Event {
-    /// The device of the CUDA stream on which the program last recorded the event.
+    /// The device of the stream on which the event was last recorded.
     device: Option<i32>,
-    /// The number of times that the program has recorded the CUDA event: each time, it queued a marker for the event on
-    /// a stream.
+    /// The number of records of the event that were queued so far. A record is a marker for the event in a stream.
     queued: u64,
-    /// The number of the CUDA event's latest record (marker in a stream) that its stream has reached.
+    /// The number of the latest record (marker) that its stream has reached.
     done: u64,
-    /// The number of kernels that the CUDA stream had run when it reached the event's latest record (marker in the
-    /// stream); `None` if it has reached no record yet.
+    /// The number of kernels that the stream had executed when it reached the event's latest record (marker); `None` if
+    /// no record was reached yet.
     at: Option<u64>,
-    /// The vector clock of the CUDA stream at each of the event's latest records (markers in the stream), by the number
-    /// of the record.
+    /// The stream's vector clock at each of the event's latest records (markers), by record number.
     clocks: BTreeMap<u64, Clock>,
 }
 
-/// The emulated machine: the streams and events of all devices, with the operations that are queued on them.
+/// The emulated machine: the streams and events of all devices, with their queued operations.
 #[derive(Default)]
 pub struct Machine {
     streams: BTreeMap<StreamId, Stream>,
     events: HashMap<EventId, Event>,
     last: u64,
-    /// The vector clock that all host threads share: for each stream, the latest time of which the host knows.
+    /// The vector clock that all host threads share: for each stream, the latest time that the host knows.
     host: Clock,
     pub race_detector: RaceDetector,
-    /// The number of operations that all CUDA streams together have executed.
+    /// The total number of operations that all streams have executed.
     pub completed: u64,
     /// Whether the emulation stores the contents of device memory, so that transfers must copy them.
     pub has_contents: bool,
-    /// The emulated device on which an operation failed, and the reason; `None` if no operation failed.
+    /// The device on which the first failed operation ran, and the reason; `None` if no operation failed.
     pub fault: Option<(i32, String)>,
 }
 
@@ -128,7 +123,7 @@ impl Machine {
         id
     }
 
-    /// Removes a CUDA event, unless a queued operation still needs the event.
+    /// Removes a CUDA event, unless a queued operation still needs it.
     pub fn forget_event(&mut self, event: EventId) {
         let mut queued = self.streams.values().flat_map(|stream| &stream.queue);
         if !queued.any(|queued| matches!(&queued.work, Work::Wait(of, _) | Work::Record(of, _) if *of == event)) {
@@ -165,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// Makes a CUDA stream wait for an event: until the event's last queued record (a marker in a stream) is reached.
+    /// Makes a CUDA stream wait until the event's last queued record (a marker in a stream) is reached.
     pub fn wait(&mut self, stream: StreamId, event: EventId) {
         if let Some(found) = self.events.get(&event) {
             let wait = Work::Wait(event, found.queued);
@@ -181,27 +176,26 @@ impl Machine {
         self.events.get(&event).is_none_or(|event| event.done == event.queued)
     }
 
-    /// Records that the host has waited until a CUDA stream was idle. All operations of the stream are then ordered
-    /// before later calls of the host, so they cannot race with these calls.
+    /// Records that the host has waited until a CUDA stream was idle. All of the stream's operations are then ordered
+    /// before the host's later calls, so they cannot race with these calls.
     pub fn saw_idle(&mut self, stream: StreamId) {
         self.streams.get(&stream).iter().for_each(|stream| self.host.join(&stream.clock));
     }
 
     /// Records that the host has waited for a CUDA event. All operations before the event in its stream are then
-    /// ordered before later calls of the host, so they cannot race with these calls.
+    /// ordered before the host's later calls, so they cannot race with these calls.
     pub fn saw_done(&mut self, event: EventId) {
         let last = self.events.get(&event).and_then(|event| event.clocks.get(&event.done));
         last.iter().for_each(|clock| self.host.join(clock));
     }
 
-    /// Returns the number of kernels that ran between two CUDA events; `None` if a stream has not yet reached one of
-    /// them.
+    /// Returns the number of kernels that ran between two CUDA events; `None` if one of them was not reached yet.
     pub fn elapsed(&self, from: EventId, to: EventId) -> Option<u64> {
         let [from, to] = [from, to].map(|event| self.events.get(&event)?.at);
         Some(to?.saturating_sub(from?))
     }
 
-    /// Executes all queued operations of the emulated devices that the order of streams, events and transfers allows.
+    /// Executes all queued operations that the order of streams, events and transfers allows.
     fn advance(&mut self) {
         loop {
             let before = self.completed;
@@ -233,8 +227,8 @@ impl Machine {
         }
     }
 
-    /// Executes a transfer between two devices if its send and its receive are both at the heads of their streams. The
-    /// vector clocks of the two streams are then joined.
+    /// Executes a transfer between two devices if its send and its receive are both at the heads of their streams. Then
+    /// joins the vector clocks of the two streams.
     fn meet(&mut self, stream: StreamId, is_other: impl Fn(&Work) -> bool) -> bool {
         let Some(peer) = self.streams.keys().copied().find(|id| self.head(*id).is_some_and(&is_other)) else {
             return false;
@@ -251,7 +245,7 @@ impl Machine {
         true
     }
 
-    /// Copies the bytes of a transfer from the memory of the sending device to that of the receiving device.
+    /// Copies a transfer's bytes from the sending device's memory to the receiving device's memory.
     fn copy_contents(&self, streams: [StreamId; 2]) {
         let [mut from, mut to, mut length] = [0; 3];
         for stream in streams {

@@ -1,11 +1,10 @@
-//! The contents of emulated device memory, for runs in which kernels compute: allocation, copies, and the ranges that
+//! The contents of emulated device memory, if the emulation runs kernels: allocation, copies, and the ranges that
 //! kernels may access.
 
 use std::alloc::{Layout, alloc};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The byte that fills device memory before it is written: floats of such bytes are NaN, and addresses of such bytes
-/// are invalid.
+/// The byte that fills uninitialised device memory: as floats, such bytes are NaN, and as addresses, they are invalid.
 pub const UNSET: u8 = 0xFF;
 
 /// Allocates emulated device memory in host memory, and returns its address. The memory is never freed, because a
@@ -22,17 +21,17 @@ pub fn allocate(bytes: usize, alignment: usize) -> Option<u64> {
     Some(pointer as u64)
 }
 
-/// Copies bytes between two addresses of host or device memory; the two ranges of bytes may overlap.
+/// Copies bytes between two addresses in host or device memory; the two ranges may overlap.
 pub fn copy(to: u64, from: u64, bytes: usize) {
     // SAFETY: the caller of the driver or of NCCL has this much memory at both addresses, as their APIs require.
     unsafe { (to as *mut u8).copy_from(from as *const u8, bytes) };
 }
 
-/// The size in bytes of a sector, the smallest part of memory that an NVIDIA device reads or writes at once.
+/// The size, in bytes, of a sector: the smallest unit in which an NVIDIA GPU reads or writes memory.
 const SECTOR: u64 = 32;
 
-/// The device memory that a kernel may access, as sorted ranges of addresses. Each range records the sectors (32 bytes
-/// each) that the kernel has accessed.
+/// The device memory that a kernel may access, as sorted address ranges. Each range records which sectors (of 32 bytes)
+/// the kernel has accessed.
 #[derive(Debug, Default)]
 pub struct Ranges(Vec<Range>);
 
@@ -41,13 +40,13 @@ pub struct Ranges(Vec<Range>);
 struct Range {
     begin: u64,
     end: u64,
-    /// One bit for each sector (32 bytes) of the allocation, which is set once the kernel has accessed the sector.
+    /// One bit for each sector (32 bytes) of the allocation, set once the kernel has accessed the sector.
     accessed: Vec<AtomicU64>,
 }
 
 impl Ranges {
-    /// Creates the list of the address ranges that a kernel may access: the given allocations, each as its address and
-    /// its length in bytes.
+    /// Creates the list of address ranges that a kernel may access, from allocations, each given by its address and its
+    /// length in bytes.
     pub fn of(allocations: impl Iterator<Item = (u64, u64)>) -> Self {
         let range = |(begin, bytes): (u64, u64)| {
             let words = bytes.div_ceil(SECTOR).div_ceil(u64::from(u64::BITS));
@@ -58,11 +57,11 @@ impl Ranges {
         Self(ranges)
     }
 
-    /// Returns a pointer to the bytes that a kernel accesses at an address of device memory, and records which sectors
-    /// the access touches.
+    /// Returns a pointer to the bytes that a kernel accesses at a device memory address, and records which sectors the
+    /// access touches.
     ///
     /// # Errors
-    /// Fails if the bytes are not within one allocation.
+    /// Returns an error if the bytes are not within one allocation.
     pub fn pointer(&self, at: u64, bytes: usize) -> Result<*mut u8, String> {
         let behind = self.0.partition_point(|range| range.begin <= at);
         match behind.checked_sub(1).map(|index| &self.0[index]) {
@@ -74,7 +73,8 @@ impl Ranges {
         }
     }
 
-    /// Returns the number of bytes of all sectors (32 bytes each) that the kernel has accessed, each counted once.
+    /// Returns the total size, in bytes, of the sectors (32 bytes each) that the kernel has accessed, each counted
+    /// once.
     pub fn accessed(&self) -> u64 {
         let words = self.0.iter().flat_map(|range| &range.accessed);
         words.map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()) * SECTOR).sum()
@@ -86,7 +86,7 @@ impl Range {
         let sectors = (at - self.begin) / SECTOR..(at - self.begin + bytes).div_ceil(SECTOR);
         for sector in sectors {
             let (word, bit) = (&self.accessed[(sector / 64) as usize], 1 << (sector % 64));
-            // Most accesses are to sectors that were accessed before; reading is cheaper than writing.
+            // Most sectors have been accessed before, and reading the bit is cheaper than writing it.
             if word.load(Ordering::Relaxed) & bit == 0 {
                 word.fetch_or(bit, Ordering::Relaxed);
             }

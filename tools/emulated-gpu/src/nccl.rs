@@ -1,4 +1,4 @@
-//! The functions of `libnccl` that burn's backend calls. NVIDIA's NCCL API specifies them.
+//! The functions of `libnccl` that burn's backend calls, as specified by NVIDIA's NCCL API.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_uint};
@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use crate::driver::{CURRENT, driver};
 use crate::machine::{Ends, Work};
 
-/// The result of an NCCL call: 0 for success, or the number of an error.
+/// The result of an NCCL call: 0 for success, or an error number.
 pub type Result = c_int;
 
 const SUCCESS: Result = 0;
@@ -21,7 +21,7 @@ pub struct UniqueId {
     rest: [u8; 120],
 }
 
-/// The structure that an `ncclComm_t` points to: one rank of a communicator, with its device.
+/// The structure to which an `ncclComm_t` points: one rank of a communicator, with its device.
 pub struct Member {
     group: u64,
     rank: c_int,
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn ncclCommDestroy(_communicator: *mut Member) -> Result {
     SUCCESS
 }
 
-/// Returns the size in bytes of an element whose type has this number in NCCL (`ncclDataType_t`).
+/// Returns the element size, in bytes, of a dtype, given by its NCCL number (`ncclDataType_t`).
 fn width(kind: c_uint) -> Option<u64> {
     Some(match kind {
         0 | 1 | 10 | 11 => 1,
@@ -79,22 +79,22 @@ fn width(kind: c_uint) -> Option<u64> {
     })
 }
 
-/// One of the two operations of a transfer between two NCCL ranks: its send or its receive.
+/// The two sides of a transfer between two NCCL ranks: its send and its receive.
 #[derive(Clone, Copy)]
 enum Operation {
     Send,
     Receive,
 }
 
-/// The buffer that an NCCL send reads or a receive fills: its address, the number of its elements, and NCCL's number of
-/// their type.
+/// The buffer that an NCCL send reads or a receive fills: its address, its number of elements, and the NCCL number of
+/// their dtype.
 struct Content {
     buffer: u64,
     count: usize,
     kind: c_uint,
 }
 
-/// Queues a send to or a receive from another NCCL rank on a CUDA stream.
+/// Queues a send to another NCCL rank, or a receive from it, on a CUDA stream.
 fn post(operation: Operation, content: &Content, member: &Member, peer: c_int, stream: u64) -> Result {
     let Some(width) = width(content.kind) else { return INVALID_ARGUMENT };
     let (from, to) = match operation {
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn ncclRecv(
     post(Operation::Receive, &Content { buffer, count, kind }, member, peer, stream)
 }
 
-/// Always returns an error. NCCL's all-reduce is not emulated, because Stageline's replicas do not sum gradients with
+/// Always returns an error: NCCL's all-reduce is not emulated, because Stageline's replicas do not sum gradients with
 /// NCCL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ncclAllReduce() -> Result {

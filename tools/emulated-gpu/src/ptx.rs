@@ -1,5 +1,5 @@
-//! Parses PTX, the assembly text of CUDA kernels: the first kernel of a module ([`Entry`]), its statements, its
-//! instructions, and the [`buffers()`] that it writes. NVIDIA's Parallel Thread Execution ISA specifies PTX.
+//! Parses PTX, the assembly language of CUDA kernels: a module's first kernel ([`Entry`]), its statements and
+//! instructions, and the [`buffers()`] that it writes. PTX is specified by NVIDIA's Parallel Thread Execution ISA.
 
 mod buffers;
 mod instruction;
@@ -7,28 +7,27 @@ mod instruction;
 pub use buffers::buffers;
 pub use instruction::{Instruction, inside};
 
-/// The first kernel in the PTX text of a module: its name, parameters, required block size, shared memory and body.
+/// A module's first kernel in PTX: its name, parameters, required block size, shared memory and body.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,
     /// The declarations of the kernel's parameters, as PTX text.
     pub parameters: Vec<String>,
-    /// The size of a block that the kernel requires (`.reqntid` in PTX), in threads along x, y and z; `None` if the
-    /// kernel requires no size.
+    /// The block size that the kernel requires (`.reqntid` in PTX), in threads along x, y and z; `None` if it accepts
+    /// any size.
     pub threads: Option<[u32; 3]>,
-    /// The name of the kernel's shared memory whose size is given at the launch; `None` if the kernel has no such
-    /// memory.
+    /// The name of the kernel's dynamic shared memory, whose size is given at launch; `None` if the kernel has none.
     pub shared: Option<String>,
-    /// The text of the kernel's body between its braces, without comments.
+    /// The kernel's body between its braces, without comments.
     body: String,
 }
 
-/// A statement of a kernel's body in PTX, which ends with a semicolon.
+/// A statement in a kernel's PTX body, which ends with a semicolon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement<'a> {
-    /// The names of the labels that stand before the PTX statement, to which branches can jump.
+    /// The labels before the statement, to which branches can jump.
     pub labels: Vec<&'a str>,
-    /// The text of the PTX instruction or directive of which the statement consists.
+    /// The statement's instruction or directive.
     pub text: &'a str,
 }
 

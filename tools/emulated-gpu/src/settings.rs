@@ -1,28 +1,28 @@
-//! The settings of the emulated devices (GPUs), from an environment variable.
+//! The settings of the emulated GPUs, which are read from an environment variable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The settings of the emulated devices in the environment variable `STAGELINE_EMULATED_GPU`, such as
+/// The settings of the emulated GPUs, given in the environment variable `STAGELINE_EMULATED_GPU`, such as
 /// `devices=4,memory=150754820096,ledger=ledger.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The number of emulated devices (GPUs) in the machine.
+    /// The number of emulated devices (GPUs).
     pub devices: i32,
     /// The memory of each emulated device, in bytes.
     pub memory: u64,
-    /// The version of CUDA that the emulated driver supports, as NVIDIA writes it: 12080 is 12.8.
+    /// The CUDA version that the emulated driver supports, in NVIDIA's notation: 12080 is 12.8.
     pub version: i32,
-    /// The result that the emulated driver returns from `cuInit`: 0 for success, or the number of a CUDA error.
+    /// The result of `cuInit`: 0 for success, or a CUDA error number.
     pub init: i32,
-    /// The kernel launch that the emulation lets fail: the number of the launch, counted from 1, and the number of its
-    /// CUDA error. `None` if no launch fails.
+    /// The kernel launch that fails: the launch's number, counted from 1, and its CUDA error number. `None` if no
+    /// launch fails.
     pub fault: Option<(u64, i32)>,
     /// The setting `meeting`: whether NCCL calls wait for their peer. If so, a send blocks its host thread until the
-    /// peer calls the matching receive, and the other way round.
+    /// peer calls the matching receive, and vice versa.
     pub hosts_wait_for_peers: bool,
-    /// The time without progress after which a waiting host thread counts as deadlocked. The value of the setting is in
+    /// The time without progress after which a waiting host thread counts as deadlocked. The setting is given in
     /// seconds.
     pub patience: Duration,
     /// Whether the emulation runs kernels on the CPU and stores the contents of device memory.
@@ -36,10 +36,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Parses the settings of the emulated devices from text of the form `name=value,name=value`.
+    /// Parses settings of the form `name=value,name=value`.
     ///
     /// # Errors
-    /// Returns a message that quotes the part of the text that has no value, is no number or is not a setting.
+    /// Returns a message that quotes the part that has no value, is not a number or is not a setting.
     pub fn read(text: &str) -> Result<Self, String> {
         let mut given = BTreeMap::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {

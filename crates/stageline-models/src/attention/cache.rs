@@ -1,4 +1,4 @@
-//! The keys and values of earlier positions, which the blocks of a model keep while a text is generated
+//! The KV cache for text generation: the attention keys and values of earlier positions, stored by each block
 //! ([`KeyValueCache`]).
 
 use std::sync::Arc;
@@ -11,42 +11,40 @@ use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
 use crate::attention::{DocumentStarts, Scope};
 
-/// The state of a text generation with a model: the position in the generated text. All pipelines of the model share
-/// it. [`Generation`](crate::Generation) changes it; a caller has no use for it.
+/// The state of a model's text generation: the current text and the position in it, shared by all pipelines of the
+/// model. [`Generation`](crate::Generation) manages it; callers need not use it.
 ///
-/// An input that continues the text has a mark: a tensor of a special shape in place of the starts of documents. The
-/// first layer of a pipeline recognises the mark, and passes the text and its position on to the blocks
-/// ([`Scope::Generated`]). The blocks attend to the keys and values that they stored for earlier marked inputs, and
-/// store those of the new input.
+/// An input that continues the generated text carries a mark: a tensor of a special shape in place of the document
+/// starts. The first layer recognises it, and passes the text and the position to the blocks ([`Scope::Generated`]).
+/// These attend to the keys and values that they stored for earlier marked inputs, and store the new ones.
 ///
-/// In an input without the mark, blocks attend within each sample or document, as in training. So other pipelines of
-/// the model may run between two generated tokens. The position must not change during an inference on a marked input,
-/// because the first layer reads it on its own thread.
+/// Without the mark, blocks attend within each sample or document, as in training, so other pipelines of the model may
+/// run between two generated tokens. The position must not change while a marked input is processed, because the first
+/// layer reads it on its own thread.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
-/// The state of a text generation, which all pipelines of the model share.
+/// The state of a model's text generation, which all pipelines of the model share.
 #[derive(Debug, Default)]
 struct Generated {
-    /// The number of tokens of the generated text that the model's blocks have processed so far, including the prompt;
-    /// `None` while the model generates no text.
+    /// Number of tokens of the current text, prompt included, that the model's blocks have processed; `None` while no
+    /// text is generated.
     position: Option<usize>,
-    /// The number of texts that the model has begun to generate, which identifies the newest text. A block does not use
-    /// keys and values that it stored for an earlier text.
+    /// Number of texts begun so far, which identifies the current text. A block ignores keys and values that it stored
+    /// for an earlier text.
     text: u64,
 }
 
-/// The key-value cache of one transformer block: the attention keys and values of the earlier positions of a generated
-/// text.
+/// The KV cache of one transformer block: the attention keys and values of the generated text's earlier positions.
 #[derive(Clone, Debug, Default)]
 pub struct BlockCache(Arc<Mutex<Option<Kept>>>);
 
-/// The attention keys and values of all earlier positions of one text, for one transformer block.
+/// The attention keys and values of one text's earlier positions, for one transformer block.
 #[derive(Debug)]
 struct Kept {
     text: u64,
-    /// The attention keys of all earlier positions of a text, `[batch, positions, key-value heads x head size]`. In a
-    /// model with a rotary embedding, they are stored after the rotation.
+    /// The attention keys of all earlier positions, `[batch, positions, key-value heads x head size]`. In a model with
+    /// a rotary embedding, they are stored after the rotation.
     keys: Tensor<3>,
     values: Tensor<3>,
 }
@@ -64,33 +62,32 @@ impl KeyValueCache {
         true
     }
 
-    /// Advances the position in the generated text by `count` tokens, after an inference on these tokens. Does nothing
-    /// if no text is generated.
+    /// Advances the position in the generated text by `count` tokens, after the pipeline has processed them. Does
+    /// nothing if no text is generated.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Ends the generation of the text. Each block frees its stored keys and values in its next forward pass.
+    /// Ends the generation of the current text. Each block frees its stored keys and values in its next forward pass.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the mark of an input of `length` tokens that continues the generated text. The mark is a tensor of a
-    /// special shape, which the input has in place of the starts of documents. [`scope`](Self::scope) recognises it.
+    /// Returns the mark for an input of `length` tokens that continues the generated text: a tensor of a special shape
+    /// that takes the place of the document starts. [`scope`](Self::scope) recognises it.
     pub(crate) fn continued_by(length: usize) -> DocumentStarts {
-        // A model has the input type of `stageline-train`'s batches, which has tensors only. So the mark is a shape
-        // that no starts of documents have, and recognising it reads nothing from a device.
+        // Inputs consist of tensors only (the batch type of `stageline-train`), so the mark is a tensor whose shape no
+        // document starts have. Recognising it needs no read from a device.
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention in an input of `length` tokens. `starts` holds the starts of documents, and is
-    /// `None` if every sample is one document. If the input continues a generated text, `starts` is the tensor that
-    /// [`continued_by`](Self::continued_by) returns.
+    /// Returns the attention scope of an input of `length` tokens. `starts` holds the document starts, `None` if every
+    /// sample is one document, or the mark of [`continued_by`](Self::continued_by) if the input continues a generated
+    /// text.
     ///
     /// # Panics
-    /// Panics if there is not one start for each token, or if the input continues a generated text and no text is
-    /// generated.
+    /// Panics if `starts` does not have one entry per token, unless it is the mark and a text is being generated.
     pub(crate) fn scope(&self, length: usize, starts: Option<DocumentStarts>) -> Scope {
         let Some(starts) = starts else { return Scope::Sample };
         let [_, columns] = starts.get().dims();
@@ -109,23 +106,26 @@ impl KeyValueCache {
 }
 
 impl Kept {
-    /// Whether an input with the scope `scope` continues the text of these stored keys and values.
+    /// Whether an input with the attention scope `scope` continues the text that these stored keys and values belong
+    /// to.
     fn is_continued_by(&self, scope: &Scope) -> bool {
         matches!(scope, Scope::Generated { text, position } if *text == self.text && *position > 0)
     }
 }
 
 impl BlockCache {
-    /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
-    /// keys and values of all heads side by side. The output is `[batch, length, query heads x head size]`.
+    /// Computes a transformer block's causal self-attention. The input `[batch, length, columns]` has the queries, keys
+    /// and values of all heads side by side. The output is `[batch, length, query heads x head size]`.
     ///
-    /// Queries attend within their samples or documents, as `scope` says. If the input continues a generated text,
-    /// queries also attend to the stored keys and values of earlier inputs. The new keys and values are then stored
-    /// too.
+    /// `scope` decides to which positions a query attends:
+    ///
+    /// - In training and evaluation: to the earlier positions of its own sample or document.
+    /// - If the input continues a generated text: to all earlier positions of this text, using the stored keys and
+    ///   values. Those of the new input are stored too.
     ///
     /// # Panics
-    /// Panics if the input continues a generated text, and the block has not stored exactly the earlier positions of
-    /// this text.
+    /// Panics if the input continues a generated text, but the block has not stored exactly the text's earlier
+    /// positions.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads, scope: Scope) -> Tensor<3> {
         let before = self.0.lock().take().filter(|kept| kept.is_continued_by(&scope));
         let (text, position) = match scope {
@@ -155,14 +155,14 @@ impl BlockCache {
     }
 }
 
-/// Computes causal attention with queries only at the last positions of a text, such as a newly generated token. `new`
-/// is the number of these positions. The queries and the output are `[batch, new, query heads x head size]`. The keys
-/// and values of all positions are `[batch, positions, key-value heads x head size]`.
+/// Computes causal attention for the last `new` positions of a text, such as a newly generated token. Queries and
+/// output are `[batch, new, query heads x head size]`. Keys and values cover all positions, `[batch, positions,
+/// key-value heads x head size]`.
 ///
-/// The attention of queries, keys and values in bf16 or f16 is computed in f32. The output has their type.
+/// Inputs in bf16 or f16 are computed in f32, and the output is cast back to their dtype.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     if matches!(queries.dtype(), DType::BF16 | DType::F16) {
-        // Scores in half precision would be rounded before the softmax, or overflow.
+        // In half precision, scores would overflow or lose precision before the softmax.
         let given = FloatDType::from(queries.dtype());
         let [queries, keys, values] = [queries, keys, values].map(|input| input.cast(FloatDType::F32));
         return continued(queries, keys, values, heads).cast(given);
@@ -173,7 +173,7 @@ fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: Atte
     let queries = queries.reshape([batch, new, heads.key_value, group, size]).permute([0, 2, 3, 1, 4]);
     let of_heads = |all: Tensor<3>| all.reshape([batch, positions, heads.key_value, 1, size]).permute([0, 2, 3, 1, 4]);
     let scores = queries.matmul(of_heads(keys).swap_dims(3, 4)) / (size as f64).sqrt();
-    // The distance of each query (row) from each key (column), in positions.
+    // Distance in positions from each query (row) to each key (column).
     let of_queries = Tensor::<1, Int>::arange((positions - new) as i64..positions as i64, &device);
     let of_keys = Tensor::<1, Int>::arange(0..positions as i64, &device);
     let shape = [new, positions];

@@ -1,7 +1,7 @@
-//! The tokens that a token attends to: a part of its sample, or earlier positions of a text that is generated.
+//! Which tokens a token attends to: earlier tokens of its sample or document, or of a text that is being generated.
 //!
-//! - `scope`: the tokens that a token attends to, in its sample, its document or the generated text (`Scope`).
-//! - `cache`: the keys and values of earlier positions, and the attention of new tokens to them (`KeyValueCache`).
+//! - `scope`: whether a token attends within its sample, its document or the generated text (`Scope`).
+//! - `cache`: the KV cache of earlier positions, and the attention of new tokens to them (`KeyValueCache`).
 
 mod cache;
 mod scope;

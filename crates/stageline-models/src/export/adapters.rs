@@ -1,4 +1,4 @@
-//! Writes the LoRA adapters of a pipeline as a folder of the library PEFT.
+//! Writes a pipeline's LoRA adapters as an adapter folder of the PEFT library.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::model::LanguageModel;
 use crate::parameters::{Position, StoredValue, StoredValues};
 
 impl LanguageModel {
-    /// Checks, before a training, that the model has adapters and that they can be exported to `folder`. The check
-    /// creates a file in `folder`, and `folder` itself if necessary, and removes again what it created.
+    /// Checks, before training, that the model has adapters and that they can be exported to `folder`. As a test, it
+    /// creates `folder` if necessary and a file in it, and removes what it created.
     ///
     /// # Errors
     /// - [`ModelError::NoAdapters`] if the model has no adapters.
@@ -28,13 +28,13 @@ impl LanguageModel {
         Ok(check_weights(&adapters.layout(&HashMap::new())?, folder)?)
     }
 
-    /// Writes the adapters of a pipeline to a folder that the library PEFT reads: `adapter_model.safetensors` and
+    /// Writes a pipeline's adapters to an adapter folder of the PEFT library: `adapter_model.safetensors` and
     /// `adapter_config.json`. `modules` are the modules of the pipeline's stages. New adapters are written in f32, and
-    /// those from a folder in the types of that folder.
+    /// adapters from a folder in that folder's dtypes.
     ///
     /// # Errors
-    /// Returns [`ModelError`] as [`check_adapter_export`](Self::check_adapter_export) does, and if a module is missing
-    /// or of another type.
+    /// Returns the errors of [`check_adapter_export`](Self::check_adapter_export), and an error if a module is missing
+    /// or has the wrong type.
     pub fn export_adapter(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let adapters = self.adapters().ok_or(ModelError::NoAdapters)?;
         let row = self.row();
@@ -47,13 +47,13 @@ impl LanguageModel {
     }
 
     /// Returns the contents of the exported `adapter_config.json`. Adapters that were opened from a folder keep the
-    /// contents of its file, except for the path of the model.
+    /// contents of that folder's file, except for the path of the base model.
     fn adapter_config(&self, adapters: &Adapters) -> Result<Value, ModelError> {
-        // A new model is in no folder that PEFT could read.
-        let base = self.folder().map(|_| self.home());
+        // Omitted for a new model, which has no folder that PEFT could load.
+        let base = self.folder().map(|_| std::path::absolute(self.home()).unwrap_or_else(|_| self.home().into()));
         if let Some(folder) = adapters.lora.folder() {
             let mut config = folder.config()?.clone();
-            config["base_model_name_or_path"] = base.map(Path::to_string_lossy).into();
+            config["base_model_name_or_path"] = base.as_deref().map(Path::to_string_lossy).into();
             return Ok(config);
         }
         let parameters = self.parameters();
@@ -64,13 +64,13 @@ impl LanguageModel {
             let names = names.filter(move |name| adapters.selects(name) == is_selected);
             names.map(|name| adapters.naming.module_of(name)).collect::<Vec<_>>()
         };
-        Ok(adapters.lora.config.write(base, &targets(of(true), &of(false)), is_transposed))
+        Ok(adapters.lora.config.write(base.as_deref(), &targets(of(true), &of(false)), is_transposed))
     }
 }
 
-/// Returns the names by which PEFT finds the modules `adapted`: their last parts, such as `q_proj`, each once. If one
-/// of these last parts would also select one of the modules `others`, returns the whole names of all adapted modules
-/// instead.
+/// Returns the `target_modules` of the adapter configuration, by which PEFT finds the `adapted` modules: the last
+/// segments of their names, such as `q_proj`, without duplicates. If a segment would also match one of the modules
+/// `others`, returns the adapted modules' full names instead.
 fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
     let ends_like = |name: &str, module: &String| module.ends_with(&format!(".{name}"));
     let last = adapted.iter().filter_map(|module| module.rsplit('.').next()).collect::<BTreeSet<_>>();
@@ -81,9 +81,8 @@ fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
 }
 
 impl Adapters {
-    /// Returns the layout of the weights file to which the adapters are exported: the names, types and shapes of its
-    /// tensors. For adapters that were opened from a folder, it is the layout of that folder's file, and `values` is
-    /// not used. For new adapters, it has the names and shapes of the tensors in `values`, with the type f32.
+    /// Returns the layout of the exported weights file: tensor names, dtypes and shapes. Adapters opened from a folder
+    /// keep that folder's layout, and `values` is ignored. New adapters have the names and shapes of `values`, in f32.
     fn layout(&self, values: &StoredValues) -> Result<Layout, ModelError> {
         Ok(match self.lora.folder() {
             Some(folder) => folder.layout()?,
@@ -92,7 +91,7 @@ impl Adapters {
     }
 }
 
-/// A visitor that collects the matrices of the adapters of a model, by their names in PEFT's files.
+/// A visitor that collects the matrices of a model's adapters, by their tensor names in PEFT's files.
 struct Factors<'a> {
     adapters: &'a Adapters,
     position: Position,

@@ -1,4 +1,4 @@
-//! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub, and logits as a file.
+//! Writes a pipeline's parameters as a model folder in the format of the Hugging Face hub, and logits as a file.
 
 use std::path::Path;
 
@@ -16,26 +16,27 @@ use crate::model::{LanguageModel, Logits, Tokens};
 use crate::parameters::{StoredValue, StoredValues, UNTIED, values_of};
 
 impl LanguageModel {
-    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
-    /// `folder`, and `folder` itself if necessary, and removes again what it created.
+    /// Checks, before training, that the trained model can be exported to `folder`. As a test, it creates `folder` if
+    /// necessary and a file in it, and removes what it created.
     ///
     /// # Errors
-    /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
-    /// - [`ModelError::Folder`] if the folder cannot be written, or if a file of the tokenizer cannot be read. The
-    ///   error is also returned if the folder has something that the export cannot replace, or weights or files of
-    ///   another model that some programs would read too.
+    /// - [`ModelError::OwnFolder`] if the model, or a new model's configuration, was opened from `folder`.
+    /// - [`ModelError::Folder`] if the folder cannot be written, if a tokenizer file cannot be read, if the folder has
+    ///   something that the export cannot replace, or if it has weights or files of another model that some programs
+    ///   would also load.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         self.check_other(folder)?;
         let layout = match self.folder() {
             Some(source) => self.layout(source)?,
-            // A new model has one weights file, and this check does not depend on the tensors in it.
+            // A new model is exported as one weights file, whose tensors do not matter for this check.
             None => Layout::single([])?,
         };
         Ok(check_export(&layout, self.home(), folder)?)
     }
 
-    /// Checks that `folder` is not the one from which the model, or the configuration of a new model, was opened.
+    /// Returns an error if the export folder `folder` is the one from which the model, or a new model's configuration,
+    /// was opened.
     fn check_other(&self, folder: &Path) -> Result<(), ModelError> {
         let real = |path: &Path| path.canonicalize().ok();
         match real(self.home()).is_some_and(|home| real(folder) == Some(home)) {
@@ -44,12 +45,11 @@ impl LanguageModel {
         }
     }
 
-    /// Checks, before a long computation, that its result can be written to the file at `path`. If the file exists, it
-    /// keeps its contents.
+    /// Checks, before a long computation, that its result can be written to the file at `path`. An existing file keeps
+    /// its contents.
     ///
     /// # Errors
-    /// Returns [`ModelError::Folder`] if the file cannot be written, or if it is one of those from which the model was
-    /// opened.
+    /// Returns [`ModelError::Folder`] if the file cannot be written, or if the model was opened from it.
     pub fn check_output(&self, path: impl AsRef<Path>) -> Result<(), ModelError> {
         Ok(check_file(path, self.folder())?)
     }
@@ -57,8 +57,8 @@ impl LanguageModel {
     /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model. Writes them to the
     /// safetensors file `path` as the f32 tensor `logits`, `[rows, length, vocabulary]`.
     ///
-    /// Each inference takes as many rows as a step has micro-batches; the last may take fewer. Only the logits of one
-    /// inference are in memory.
+    /// Each inference batch has as many rows as a step has micro-batches; the last one may have fewer. Only one
+    /// inference batch's logits are in memory at a time.
     ///
     /// # Errors
     /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
@@ -76,19 +76,19 @@ impl LanguageModel {
         Ok(file.finish()?)
     }
 
-    /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers
-    /// library reads. `modules` are the modules of the pipeline's stages.
+    /// Writes a pipeline's parameters to a model folder for `from_pretrained` of the Transformers library. `modules`
+    /// are the modules of the pipeline's stages.
     ///
-    /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
-    /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are
-    /// left out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters
-    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to each
-    /// weight when it is read, on the device of its stage.
+    /// A model that was opened from a folder keeps that folder's file names, tensor names, shapes and dtypes; its
+    /// configuration and tokenizer are copied. Only obsolete buffers that the Transformers library ignores, such as
+    /// GPT-2's `attn.masked_bias`, are left out. A new model is written as one f32 file. Parameters are read one at a
+    /// time, so host memory has at most one. Adapters are merged into each weight as it is read, on its stage's device.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder. Also returns an error if the folder has files of another model that programs would read
-    /// too. If these are no weights files, the new weights have already been written when the error is returned.
+    /// Returns [`ModelError`] if a module is missing or has the wrong type, if a file cannot be written, or if the
+    /// model was opened from this folder. Also returns an error if the folder has files of another model that programs
+    /// would also load. If these are not weights files, the new weights have already been written when the error is
+    /// returned.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         self.check_other(folder.as_ref())?;
         let values = values_of(&self.row(), modules, self.naming(), self.adapters().map(Adapters::scale))?;
@@ -103,10 +103,12 @@ impl LanguageModel {
         write_copy(&self.layout(source)?, source, parameter, folder.as_ref())
     }
 
-    /// Returns the layout for the export of a model that was opened from the folder `source`. It is the layout of this
-    /// folder, with two exceptions. Obsolete buffers are left out. If a tied head has a second copy of the table of
-    /// token embeddings, the copy gets the type of the table. Otherwise the two would be rounded differently, and the
-    /// exported model would not be tied.
+    /// Returns the export's layout (files, tensor names, dtypes and shapes) for a model opened from `source`: that
+    /// folder's layout, with two exceptions:
+    ///
+    /// - Obsolete buffers are left out.
+    /// - A tied head's second copy of the token embedding table gets the table's dtype. Otherwise the two would be
+    ///   rounded differently, and the exported model would not be tied.
     fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
         let table = self.naming().table().name;
         let layout = source.layout()?.without(|name| self.naming().is_obsolete(name));
@@ -118,10 +120,11 @@ impl LanguageModel {
     }
 }
 
-/// Returns the configuration with which a new model is exported. Its data type is f32, in each of the fields `dtype`
-/// and `torch_dtype` that it has, or in `torch_dtype` if it has neither. If it has no `architectures`, the class of the
-/// model is added. The field `transformers_weights` is removed, because the export uses the usual name of the weights
-/// file.
+/// Returns a new model's configuration for the export, in which:
+///
+/// - `dtype` and `torch_dtype`, if present, are f32; if both are missing, `torch_dtype` is added.
+/// - `architectures`, if missing, is added with the model's class.
+/// - `transformers_weights` is removed, because the weights file has the usual name.
 fn of_export(mut config: Value) -> Value {
     if let Some(fields) = config.as_object_mut() {
         fields.remove("transformers_weights");
@@ -141,20 +144,20 @@ fn of_export(mut config: Value) -> Value {
 }
 
 /// Writes parameters to `folder` as one file in f32, `model.safetensors`. Creates the folder if necessary, and replaces
-/// an old file with this name. A folder with other weights is an error.
+/// an old file of this name. Returns an error if the folder has other weights.
 pub fn write_new(values: &StoredValues, folder: &Path) -> Result<(), ModelError> {
     let tensors = values.iter().map(|(name, value)| new_tensor(name, &value.shape));
     Ok(Layout::single(tensors)?.write(folder, |name| Ok::<_, ModelError>(values[name].read()))?)
 }
 
-/// Returns the layout of a tensor in f32.
+/// Returns a weights file's entry for an f32 tensor with the given name and shape.
 pub fn new_tensor(name: &str, shape: &[usize]) -> TensorLayout {
     TensorLayout { name: name.to_owned(), dtype: Dtype::F32, shape: shape.to_vec() }
 }
 
-/// Writes a trained copy of the model in the folder `source` to another folder: the weights files that `layout`
-/// describes, and the files beside them. `parameter` returns the parameter that a tensor stores. Tensors that store
-/// none, such as causal masks, are copied from `source`.
+/// Writes a trained copy of the model folder `source` to another folder: the weights files of `layout`, and the other
+/// files of `source`. `parameter` returns the trained parameter for a tensor name; tensors without one, such as causal
+/// masks, are copied.
 pub fn write_copy<'a>(
     layout: &Layout,
     source: &ModelFolder,

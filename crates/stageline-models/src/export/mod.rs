@@ -1,7 +1,7 @@
-//! Writes the parameters of a pipeline as files that Python's libraries read.
+//! Writes a pipeline's parameters as files that Python libraries can load.
 //!
-//! - `folder`: a folder of the hub with the whole model, and logits as a file.
-//! - `adapters`: a folder of the library PEFT with the adapters.
+//! - `folder`: a model folder of the Hugging Face hub with the whole model, and logits as a file.
+//! - `adapters`: an adapter folder of the PEFT library.
 
 mod adapters;
 mod folder;

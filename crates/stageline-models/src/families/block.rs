@@ -1,5 +1,5 @@
-//! The transformer block of all families ([`Block`]): attention and a feed-forward part, each with a normalisation
-//! before it and a residual connection around it.
+//! The transformer block of all families ([`Block`]): attention and an MLP, each with a norm before it and a residual
+//! connection around it.
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
@@ -9,32 +9,33 @@ use stageline::{Halves, Stage};
 use crate::attention::Scope;
 use crate::families::initial::rows;
 
-/// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
-/// of attention.
+/// The data passed between two layers of a language model: activations, `[batch, length, width]`, and the scope of
+/// attention.
 pub type Activations = (Tensor<3>, Scope);
 
 /// A transformer block: `hidden = input + attention(input)` and `output = hidden + mlp(hidden)`. Input and output are
-/// [`Activations`]. A stage may end between the two halves of a block, attention and feed-forward part.
+/// [`Activations`]. A stage boundary may divide a block into its two halves, attention and MLP.
 #[derive(Module, Debug)]
 pub struct Block<A: Residual, M: Residual> {
-    /// The attention of the block; `None` in the second half of a divided block.
+    /// The attention half of the transformer block; `None` if this is only the second half of a divided block.
     attention: Option<A>,
-    /// The feed-forward part of the block; `None` in the first half of a divided block.
+    /// The MLP half of the transformer block; `None` if this is only the first half of a divided block.
     mlp: Option<M>,
 }
 
-/// A half of a transformer block: a normalisation, and then attention or a feed-forward part, whose output is added to
-/// the input of the half.
+/// One half of a pre-norm transformer block: `output = input + f(norm(input))`, where `f` is attention or an MLP.
 pub trait Residual: Module + ModuleDisplay + 'static {
-    /// Normalises activations `[batch x length, width]`.
+    /// Applies the norm at the start of this half of a transformer block to the activations `input`, `[batch x length,
+    /// width]`.
     fn normalise(&self, input: Tensor<2>) -> Tensor<2>;
 
-    /// Returns what this half adds to its input, `[batch x length, width]`, from its normalised input. `dims` has the
-    /// sizes batch, length and width. `scope` says which earlier tokens a token attends to.
+    /// Computes this half's residual branch (attention or MLP) from its normalised input. The caller adds the result,
+    /// `[batch x length, width]`, to the half's input. `dims` is `[batch, length, width]`, and `scope` is the attention
+    /// scope: the earlier tokens that a token attends to.
     fn forward(&self, normalised: Tensor<2>, dims: [usize; 3], scope: Scope) -> Tensor<2>;
 
-    /// Returns the operations of this half that [`stageline::nn`] has kernels for. A pipeline checks them for the
-    /// stage's device when it is built.
+    /// Returns this half's operations with kernels in [`stageline::nn`], so that a pipeline can check, when it is
+    /// built, that the stage's device has these kernels.
     fn operations(&self) -> Vec<Operation>;
 }
 

@@ -1,5 +1,5 @@
-//! The supported model families ([`Family`]). All families share one type for first layers, one for blocks and one for
-//! heads. So every model is a row of layers (first layer, blocks, last layer) of the same types.
+//! The supported model families ([`Family`]). All families share one type each for first layer, block and head, so that
+//! every model is the same type of [`Row`](stageline::Row) (first layer, blocks, last layer).
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use crate::families::initial::{rows, table};
 use crate::families::{gpt2, head, llama, unsupported};
 use crate::parameters::Names;
 
-/// The model architectures that this crate supports, as values of the field `model_type` in `config.json`.
+/// The model architectures that this crate supports, as values of `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-/// Returns the name of the class in the Transformers library for causal language models of the type `kind`, one of
-/// [`KNOWN`]. The name is an entry of `architectures` in `config.json`.
+/// Returns the Transformers library's class name for causal language models of the type `kind`, one of [`KNOWN`]. It is
+/// an entry of `architectures` in `config.json`.
 pub fn architecture(kind: &str) -> &'static str {
     match kind {
         "gpt2" => "GPT2LMHeadModel",
@@ -30,18 +30,18 @@ pub fn architecture(kind: &str) -> &'static str {
     }
 }
 
-/// The type of a language model's input: token ids, `[batch, length]`, and the starts of documents. The starts are
-/// `None` if every sample is one document, where each token attends to all earlier tokens.
+/// A language model's input: token ids, `[batch, length]`, and the document starts. The starts are `None` if every
+/// sample is one document, in which each token attends to all earlier tokens.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
-/// The family (architecture) of a language model, with the model's configuration.
+/// A language model's family (architecture), with the model's configuration.
 #[derive(Clone, Debug)]
 pub enum Family {
     Gpt2(gpt2::Config),
     Llama(llama::Config),
 }
 
-/// Formats the sizes of a model's layers as text, such as `4 blocks of width 64, 4 heads`.
+/// Formats a summary of the model's sizes, such as `4 blocks of width 64, 4 heads`.
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (width, heads, shared) = match self {
@@ -57,8 +57,8 @@ impl fmt::Display for Family {
 }
 
 impl Family {
-    /// Reads the configuration of a model from `config`, the contents of a `config.json` whose `model_type` is `kind`.
-    /// Returns `None` if this crate does not know the type. Returns an error text if a field is missing or wrong.
+    /// Parses `config`, the contents of a `config.json` of `model_type` `kind`. Returns `None` if this crate does not
+    /// support the type; the inner error says which field is missing or invalid.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
         if !KNOWN.contains(&kind) {
             return None;
@@ -69,7 +69,7 @@ impl Family {
         }))
     }
 
-    /// Returns the names that the tensors of this model family have on the Hugging Face hub, by layer and parameter.
+    /// Returns the tensor names of this model family on the Hugging Face hub, by layer and parameter.
     pub fn names(&self) -> &'static Names {
         match self {
             Self::Gpt2(_) => &gpt2::NAMES,
@@ -77,8 +77,7 @@ impl Family {
         }
     }
 
-    /// Whether the projection of the model's head to the vocabulary is tied to the table of token embeddings, so that
-    /// both are one parameter.
+    /// Whether the head is tied: its projection to the vocabulary and the token embedding table are one parameter.
     pub fn tied(&self) -> bool {
         match self {
             Self::Gpt2(config) => config.tied,
@@ -95,7 +94,7 @@ impl Family {
         }
     }
 
-    /// Returns the number of transformer blocks of a language model.
+    /// Returns the language model's number of transformer blocks.
     pub fn blocks(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.layers,
@@ -119,7 +118,7 @@ impl Family {
         }
     }
 
-    /// Returns the angles of the rotary embedding, which all blocks of the model share; empty for GPT-2, which has no
+    /// Returns the rotary embedding's frequencies, for the rotation angles in each block; empty for GPT-2, which has no
     /// rotary embedding.
     pub fn angles(&self) -> RotaryAngles {
         match self {
@@ -128,8 +127,8 @@ impl Family {
         }
     }
 
-    /// Creates a table `[vocabulary, width]` with initial values. It is the table of token embeddings, or the weight of
-    /// a head's projection to the vocabulary.
+    /// Creates a newly initialised table `[vocabulary, width]`: the token embedding table, or the weight of the head's
+    /// projection to the vocabulary.
     pub fn table(&self, device: &Device) -> Embedding {
         let (width, deviation) = match self {
             Self::Gpt2(config) => (config.width, config.deviation),
@@ -138,7 +137,8 @@ impl Family {
         table([self.vocabulary(), width], deviation, device)
     }
 
-    /// Creates the first layer of a language model, with `tokens` as its table of token embeddings.
+    /// Creates a language model's first layer, with the token embedding table `tokens`. `cache` holds the state of text
+    /// generation.
     pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
         match self {
             Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
@@ -146,7 +146,8 @@ impl Family {
         }
     }
 
-    /// Creates a transformer block of a language model; `index` is its number, counted from 0.
+    /// Creates a language model's transformer block with the zero-based index `index`. `angles` holds the frequencies
+    /// of the rotary embedding; GPT-2 ignores it.
     pub fn block(&self, index: usize, angles: &RotaryAngles, device: &Device) -> Block {
         match self {
             Self::Gpt2(config) => Block::Gpt2(gpt2::block(config, index, device)),
@@ -154,9 +155,8 @@ impl Family {
         }
     }
 
-    /// Creates the head (last layer) of a language model: the final norm and the projection to the vocabulary. `output`
-    /// contains the weight of the projection, `[vocabulary, width]`; in a tied model it is the table of token
-    /// embeddings.
+    /// Creates a language model's head (last layer): the final norm and the projection to the vocabulary. `output`
+    /// holds the projection's weight, `[vocabulary, width]`; in a tied model it is the token embedding table.
     pub fn head(&self, output: Embedding, device: &Device) -> Head {
         match self {
             Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),
@@ -165,8 +165,8 @@ impl Family {
     }
 }
 
-/// The first layer of a model, which maps token ids ([`Samples`]) to activations ([`Activations`]). It has one variant
-/// for each model family: GPT-2 adds position embeddings to the token embeddings, and the Llama family does not.
+/// A model's first layer, which maps token ids ([`Samples`]) to activations ([`Activations`]), with one variant per
+/// family: GPT-2 adds position embeddings to the token embeddings, and the Llama family does not.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Embeddings {
@@ -174,8 +174,8 @@ pub enum Embeddings {
     Llama(llama::Embeddings),
 }
 
-/// A transformer block of a model, with one variant for each model family: GPT-2 has layer norms, the Llama family RMS
-/// norms and rotary embeddings. Input and output are [`Activations`].
+/// A model's transformer block, with one variant for each model family: GPT-2 has layer norms, and the Llama family has
+/// RMS norms and rotary embeddings. Input and output are [`Activations`].
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 #[allow(clippy::large_enum_variant)] // small beside the tensors of a block
@@ -184,10 +184,10 @@ pub enum Block {
     Llama(llama::Block),
 }
 
-/// The head (last layer) of a model, with one variant for each model family. It normalises activations (layer norm in
-/// GPT-2, RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. While a text is
-/// generated, it projects the last position only, `[batch, 1, vocabulary]`. The loss is the summed cross-entropy of the
-/// next tokens in nats.
+/// A model's head (last layer), with one variant for each model family. It normalises activations (layer norm in GPT-2,
+/// RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. During text generation, it
+/// projects only the last position, `[batch, 1, vocabulary]`. The loss is the summed cross-entropy of the next tokens
+/// in nats.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Head {
@@ -272,7 +272,7 @@ impl Stage for Head {
 
     fn forward(&self, (input, scope): Activations) -> Tensor<3> {
         let input = match scope {
-            // Logits of a whole prompt, which nobody reads, would take much memory.
+            // Generation needs only the last position's logits; those of a whole prompt would take much device memory.
             Scope::Generated { .. } => last_position(input),
             Scope::Sample | Scope::Documents(_) => input,
         };

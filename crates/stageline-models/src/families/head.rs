@@ -1,4 +1,4 @@
-//! The end of every language model: the projection to the vocabulary, and the loss.
+//! The last steps of every language model: the projection to the vocabulary, and the loss.
 
 use burn::tensor::{Int, Tensor};
 use stageline::Weight;
@@ -6,23 +6,23 @@ use stageline::nn::{Embedding, cross_entropy, unmasked};
 
 use crate::families::initial::rows;
 
-/// Returns the logits `[batch, length, vocabulary]` for activations `[batch x length, width]` that are already
-/// normalised. The third argument is the array of the sizes batch, length and width.
+/// Projects normalised activations `[batch x length, width]` to logits `[batch, length, vocabulary]`. The third
+/// argument is `[batch, length, width]`.
 pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<3> {
     let logits = output.project(normalised);
     let [_, vocabulary] = logits.dims();
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not masked (-100), as a
-/// tensor of one element. The logits are `[batch, length, vocabulary]`. The targets `[batch, length]` contain the token
-/// that follows each position, so they are not shifted here.
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not masked out (-100), as a
+/// tensor of one element. The logits are `[batch, length, vocabulary]`. The targets `[batch, length]` are already
+/// shifted: each is the token that follows its position.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits), targets.flatten(0, 1))
 }
 
-/// Returns the weight of a loss: the number of targets that are not masked. A mean loss is a sum of losses divided
-/// by the sum of their weights.
+/// Returns a loss's weight: its number of unmasked targets. A mean loss is the sum of losses divided by the sum of
+/// weights.
 pub fn weight(targets: &Tensor<2, Int>) -> Weight {
     unmasked(targets.clone().flatten(0, 1)).into()
 }

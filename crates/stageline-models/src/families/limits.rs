@@ -1,24 +1,23 @@
-//! Checks the numbers in a model's configuration against limits, so that a wrong file is an error before memory is
-//! allocated.
+//! Checks sizes in a model's configuration, so that an invalid file is rejected before memory is allocated.
 
-/// The largest length, in bytes, of the configuration file (`config.json`) of a new model. A longer file is an error,
-/// so that a wrong file does not fill the memory.
+/// Maximum size, in bytes, of a new model's `config.json`, so that a wrong file opened by mistake does not exhaust the
+/// host memory.
 pub const LARGEST_CONFIG: u64 = 64 << 20;
 
-/// The largest vocabulary, width or sequence length that the configuration of a model may have.
+/// Maximum vocabulary size, width and sequence length in a model's configuration.
 const LARGEST_SIZE: usize = 1 << 24;
 
-/// The largest number of layers, of heads, and of elements of a head that the configuration of a model may have.
+/// Maximum number of layers, number of heads, and head size in a model's configuration.
 const LARGEST_COUNT: usize = 1 << 13;
 
-/// Returns an error if a size in a model's configuration, such as its width, is 0 or larger than `LARGEST_SIZE`. Each
-/// entry of `fields` is the name and the value of a field.
+/// Returns an error if a size in a model's configuration, such as its width, is 0 or larger than `LARGEST_SIZE`.
+/// `fields` lists the names and values of the fields.
 pub fn sizes(fields: &[(&str, usize)]) -> Result<(), String> {
     within(fields, LARGEST_SIZE)
 }
 
 /// Returns an error if a count in a model's configuration, such as its number of layers, is 0 or larger than
-/// `LARGEST_COUNT`. Each entry of `fields` is the name and the value of a field.
+/// `LARGEST_COUNT`. `fields` lists the names and values of the fields.
 pub fn counts(fields: &[(&str, usize)]) -> Result<(), String> {
     within(fields, LARGEST_COUNT)
 }

@@ -1,16 +1,15 @@
-//! The supported model families: their configurations, their layers, and the names of their tensors on the Hugging Face
-//! hub.
+//! The supported model families: their configurations, layers, and tensor names on the Hugging Face hub.
 //!
-//! Input: the JSON of a `config.json`, the table of token embeddings and the key-value cache. Output: the validated
-//! configuration of a family (`Family`), and its layers, which have one type each for all families. This folder must
-//! not read files or know pipelines: `model` puts the tensors of a folder in the place of the new parameters.
+//! Input: the JSON of a `config.json`, the token embedding table and the KV cache. Output: a family's validated
+//! configuration (`Family`), and its layers, whose types are the same for all families. This folder must not read files
+//! or know pipelines: `model` replaces the newly initialised parameters by the tensors of a model folder.
 //!
-//! - `family`: the known architectures (`Family`), and the types of their layers (`Embeddings`, `Block`, `Head`).
-//! - `gpt2`, `llama`: the configuration of each family, its layers, and the names of its tensors.
-//! - `block`: the transformer block of all families, whose two halves may be on different stages. `head`: the loss and
-//!   the projection to the vocabulary.
-//! - `initial`: parts of layers with their initial values.
-//! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
+//! - `family`: the supported architectures (`Family`), and the types of their layers (`Embeddings`, `Block`, `Head`).
+//! - `gpt2`, `llama`: each family's configuration, layers and tensor names.
+//! - `block`: the transformer block of all families, whose two halves may be on different stages.
+//! - `head`: the projection to the vocabulary, and the loss.
+//! - `initial`: newly initialised linear layers and embedding tables.
+//! - `limits`: the ranges of valid numbers in a configuration. `unsupported`: fields that no family implements.
 
 mod block;
 mod family;

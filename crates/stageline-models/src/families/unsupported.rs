@@ -1,11 +1,10 @@
-//! Rejects configurations with a field that would change a model's computation, and that no family in this crate
-//! implements.
+//! Rejects configurations with a field that would change the model's computation but is not implemented for any family.
 
 use serde_json::Value;
 
-/// Checks `config`, the contents of a `config.json`, for fields and values that no model of this crate implements, such
-/// as a quantisation. Returns an error that names the first such field. Without this check, the model would compute
-/// something else than in the Transformers library.
+/// Returns an error that names the first field or value in `config` (the contents of a `config.json`) that no family
+/// implements, such as quantisation. Without this check, the model would compute something different from the
+/// Transformers library.
 pub fn check(config: &Value) -> Result<(), String> {
     let is_set = |name: &str| config.get(name).is_some_and(|value| !value.is_null());
     // In the Transformers library, `null` makes attention bidirectional as well.
@@ -21,9 +20,9 @@ pub fn check(config: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the Transformers library would read the weights of a model from the same file as this crate. `read` is
-/// the name of this crate's file: the weights file or its index. The field `transformers_weights` of `config`, the
-/// contents of the model's `config.json`, may name another file.
+/// Checks that the Transformers library would load the weights from `read`, the file that this crate reads (the weights
+/// file or its index). The field `transformers_weights` of `config`, the contents of `config.json`, may name another
+/// file.
 pub fn check_weights_file(config: &Value, read: &str) -> Result<(), String> {
     match config.get("transformers_weights") {
         Some(file) if !file.is_null() && file != read => Err(format!(

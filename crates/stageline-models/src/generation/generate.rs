@@ -1,5 +1,4 @@
-//! Generates text token by token ([`Generation`]) with a running pipeline, whose blocks cache the keys and values of
-//! earlier positions.
+//! Generates text token by token ([`Generation`]) with a running pipeline, whose blocks have a KV cache.
 
 use std::collections::BTreeSet;
 
@@ -12,80 +11,80 @@ use crate::attention::KeyValueCache;
 use crate::families::{Samples, last_position};
 use crate::model::{LanguageModel, Logits, Tokens};
 
-/// The settings of sampling: how the next token is drawn from the logits of a model.
+/// The sampling settings: how the next token is drawn from a model's logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
     /// The temperature, by which the logits are divided. A temperature below 1 makes likely tokens likelier. At 0, the
-    /// next token is always the likeliest one (greedy sampling).
+    /// likeliest token is always taken (greedy sampling).
     pub temperature: f64,
-    /// The number k of likeliest tokens among which the next token is drawn (top-k sampling). Tokens that are as likely
-    /// as the k-th one are included too. `None` and 0 draw from all tokens.
+    /// The number k of likeliest tokens to draw the next token from (top-k sampling), including any tokens as likely as
+    /// the k-th. `None` and 0 draw from all tokens.
     pub top_k: Option<usize>,
-    /// The threshold of nucleus sampling, from 0 to 1 (Holtzman et al., 2020,
-    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest set of
-    /// likeliest tokens whose probabilities add up to at least this number. The set has at least one token. `None`
-    /// draws from all tokens that `top_k` leaves.
+    /// The threshold of nucleus (top-p) sampling, from 0 to 1 (Holtzman et al., 2020,
+    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest non-empty set
+    /// of likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that
+    /// `top_k` leaves.
     pub top_p: Option<f64>,
-    /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)), for tokens
-    /// that the prompt or the generated text already has. Their logits are divided by it if they are positive, and
-    /// multiplied by it if they are negative. 1 changes nothing, and a larger number makes repetitions unlikelier.
+    /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)) for tokens
+    /// that the prompt or the generated text already has: their positive logits are divided by it, and negative ones
+    /// multiplied. Above 1, repetitions become less likely; 1 changes nothing.
     pub repetition_penalty: f64,
-    /// The seed of the random draws by which the next tokens of a text are sampled.
+    /// The seed of the random generator that draws tokens.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The settings of greedy sampling, which takes the likeliest token every time.
+    /// The sampling settings that always take the likeliest token (greedy sampling), without a repetition penalty.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, repetition_penalty: 1.0, seed: 0 };
 }
 
-/// The reason why a text cannot be generated, or its generation cannot continue.
+/// The error if text cannot be generated, or the generation cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
-    /// The prompt of the text to generate has no tokens.
+    /// The prompt is empty. Give at least one token.
     #[error("the prompt is empty; give at least one token")]
     Empty,
-    /// The prompt of the text to generate is longer than the longest sequence that the model is made for.
+    /// The prompt is longer than the model's maximum sequence length. Shorten it.
     #[error("the prompt has {tokens} tokens, and the model is made for {positions}; give a shorter one")]
     TooLong {
-        /// The number of tokens in the prompt of the text to generate.
+        /// The number of tokens in the prompt that is too long.
         tokens: usize,
-        /// The length, in tokens, of the longest sequence that the model is made for.
+        /// The length, in tokens, of the longest sequence that the model supports.
         positions: usize,
     },
-    /// A token of the prompt is not in the model's vocabulary.
+    /// A token of the prompt is not in the model's vocabulary. Use the model's own tokenizer.
     #[error(
         "the prompt has the token id {token}, and the model knows only ids below {vocabulary}; use the model's own tokenizer"
     )]
     Token {
-        /// The token of the prompt that is not in the model's vocabulary, because its number is too large.
+        /// The id of the prompt's token that is not in the model's vocabulary.
         token: u32,
         /// The number of tokens in the model's vocabulary.
         vocabulary: usize,
     },
-    /// A setting of the sampling of tokens is out of its range.
+    /// A sampling setting, such as `top_p`, is out of the range of its allowed values.
     #[error("{setting} {value}: give {range}")]
     Sampling {
-        /// The name of the sampling setting that is out of its range, such as `top_p`.
+        /// The name of the sampling setting that is out of range, such as `top_p`.
         setting: &'static str,
-        /// The value of the sampling setting that is out of its range.
+        /// The value of the sampling setting that is out of range.
         value: f64,
-        /// The allowed values of the sampling setting that is out of its range, in words, such as `0 or more`.
+        /// The allowed values of the sampling setting, in words, such as `0 or more`.
         range: &'static str,
     },
-    /// Another generation of a text with this model is still running.
+    /// Another text generation with this model is still running. Drop that [`Generation`] first, or open the model a
+    /// second time.
     #[error("the model generates another text; let that generation end, or open the model a second time")]
     Busy,
-    /// The model's logits for the next token of a text give no probabilities: at least one is NaN or +infinity, or all
-    /// are -infinity.
+    /// The model's logits for the next token give no probabilities: at least one is NaN or +infinity, or all are
+    /// -infinity. Check that the model's parameters are valid, and that the repetition penalty is not too small.
     #[error(
         "the logits at position {position} give no probabilities, because one is NaN or +infinity, or all are \
          -infinity; are the parameters of the model valid, and is the repetition penalty not too small?"
     )]
     NotANumber {
-        /// The position in the generated text, counted from 0, of the last processed token. The logits for the token
-        /// after it give no probabilities.
+        /// Zero-based position of the last processed token; the logits for the token after it give no probabilities.
         position: usize,
     },
     /// A stage of the pipeline that generates the text has failed; the value is the underlying error.
@@ -94,11 +93,11 @@ pub enum GenerationError {
 }
 
 impl LanguageModel {
-    /// Checks that the model can continue the prompt with these sampling settings. An error is thus found before a
+    /// Checks that the model can continue the prompt with these sampling settings, so that an error is found before a
     /// pipeline is built.
     ///
     /// # Errors
-    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid.
+    /// Returns [`GenerationError`] if the prompt or a sampling setting is invalid.
     pub fn check_prompt(&self, prompt: &[u32], sampling: &Sampling) -> Result<(), GenerationError> {
         let (positions, vocabulary) = (self.positions(), self.vocabulary());
         check(sampling)?;
@@ -114,17 +113,17 @@ impl LanguageModel {
         }
     }
 
-    /// Continues a prompt with a pipeline of this model. Returns an iterator over the ids of the new tokens. It ends
-    /// when the pipeline has processed the longest sequence that the model is made for, and after an error. It does not
-    /// end at a token that ends a text: the caller compares the tokens with
-    /// [`end_of_generation`](Self::end_of_generation).
+    /// Continues a prompt with a pipeline of this model. Returns an iterator over the ids of the new tokens. The
+    /// iterator ends when the pipeline has processed as many tokens as the longest sequence that the model supports
+    /// (the text then has one token more), and after an error. It does not end at an end-of-text token: the caller
+    /// compares the tokens with [`end_of_generation`](Self::end_of_generation).
     ///
-    /// Each step runs the pipeline on the new token only. Every block keeps the keys and values of earlier positions
-    /// until the generation is dropped. Other pipelines of the model may run between two tokens.
+    /// Each step runs the pipeline on the newest token only, because every block caches the keys and values of earlier
+    /// positions until the generation is dropped. Other pipelines of the model may run between two tokens.
     ///
     /// # Errors
-    /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid, or another generation with
-    /// this model is still running.
+    /// Returns [`GenerationError`] if the prompt or a sampling setting is invalid, or if another generation with this
+    /// model is still running.
     pub fn generate<'a>(
         &'a self,
         pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
@@ -133,7 +132,7 @@ impl LanguageModel {
     ) -> Result<Generation<'a>, GenerationError> {
         self.check_prompt(prompt, &sampling)?;
         let mut random = ChaCha8Rng::seed_from_u64(sampling.seed);
-        // A separate stream of the generator makes these draws independent of other draws with the same seed.
+        // A separate random stream keeps these draws independent of others from the same seed.
         random.set_stream(u64::from_le_bytes(*b"generate"));
         if !self.cache().begin() {
             return Err(GenerationError::Busy);
@@ -143,17 +142,16 @@ impl LanguageModel {
     }
 }
 
-/// A text that a model is continuing: an iterator over the ids of its new tokens. If a step fails, or its logits give
-/// no probabilities, the next item is a [`GenerationError`], and no item follows it.
+/// A text that a model is continuing: an iterator over the ids of new tokens. If a step fails, or its logits give no
+/// probabilities, the next item is a [`GenerationError`], and the iterator then ends.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
-    /// The tokens of the generated text that the pipeline has not processed yet: first the prompt, and later the newest
-    /// token.
+    /// Tokens to be processed next: at first the prompt, and then the newest token.
     input: Vec<u32>,
-    /// The ids of all tokens that the text has so far, prompt included. The repetition penalty applies to them.
+    /// The ids of all tokens in the text so far, prompt included, to which the repetition penalty applies.
     seen: BTreeSet<u32>,
-    /// The number of tokens of the generated text, prompt included, that the pipeline has processed so far.
+    /// The number of tokens, prompt included, that the pipeline has processed so far.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,
@@ -168,7 +166,7 @@ impl Iterator for Generation<'_> {
             return None;
         }
         let tokens: Vec<_> = self.input.drain(..).map(|token| token as i32).collect();
-        // The input is made on the host, because burn's default device may be a GPU on which no stage runs.
+        // The input is created in host memory, because burn's default device may be a GPU on which no stage runs.
         let input = Tokens::from_data(TensorData::new(tokens, [1, new]), &Device::flex());
         let logits = match self.pipeline.infer_micro_batches(vec![(input, Some(KeyValueCache::continued_by(new)))]) {
             Ok(logits) => logits.into_iter().next()?,
@@ -176,7 +174,7 @@ impl Iterator for Generation<'_> {
         };
         self.model.cache().advance(new);
         self.known += new;
-        // This crate's head has projected the last position only; a program's own head may have projected all.
+        // This crate's head projects only the last position; a program's own head may project all of them.
         let mut logits: Vec<_> = last_position(logits).into_data().iter::<f32>().collect();
         penalise(&mut logits, &self.seen, self.sampling.repetition_penalty);
         if !have_probabilities(&logits) {
@@ -221,24 +219,25 @@ fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f64) {
     }
 }
 
-/// Whether the logits give each token a probability. A logit of -infinity means a probability of 0.
+/// Whether the softmax of the logits gives every token a probability: no logit is NaN or +infinity, and not all are
+/// -infinity. A single logit of -infinity means a probability of 0.
 fn have_probabilities(logits: &[f32]) -> bool {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     largest.is_finite() && !logits.iter().any(|logit| logit.is_nan())
 }
 
-/// Chooses the next token of a text and returns its id. The settings `sampling` say how; the choice is random unless
-/// the temperature is 0. `logits` has one number for each token of the vocabulary, and passes [`have_probabilities`].
+/// Chooses the next token as `sampling` says, and returns its id. The choice is random unless the temperature is 0.
+/// `logits` has one value per vocabulary token, and passes [`have_probabilities`].
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
-    // The sort is stable: of equally likely tokens, the one with the smallest id comes first, on every machine.
+    // The sort is stable: among equally likely tokens, the smallest id comes first, on every machine.
     ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     if sampling.temperature == 0.0 {
         return ranked[0].0 as u32;
     }
     let top_k = sampling.top_k.filter(|top_k| *top_k > 0);
     if let Some((_, least)) = top_k.and_then(|top_k| ranked.get(top_k - 1)).copied() {
-        // As in the Transformers library, tokens that are as likely as the last of the k likeliest are kept too.
+        // As in the Transformers library, tokens as likely as the k-th one are kept too.
         ranked.truncate(ranked.partition_point(|(_, logit)| *logit >= least));
     }
     let most = f64::from(ranked[0].1);
@@ -260,8 +259,7 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
         left -= weight;
         left < 0.0
     });
-    // Because of rounding, `left` can stay at 0 or above after the last weight. The last token with a probability above
-    // 0 is then drawn.
+    // Because of rounding, `left` may never fall below 0. The last token with a probability above 0 is then drawn.
     let last = || weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
     ranked[drawn.unwrap_or_else(last)].0 as u32
 }

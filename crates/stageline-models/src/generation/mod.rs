@@ -1,8 +1,8 @@
-//! Generates text with a pipeline that can also train, or generate again, afterwards.
+//! Generates text with a pipeline, which can train or generate again afterwards.
 //!
-//! - `generate`: generates tokens one by one, with a key-value cache on each stage (`Generation`), and draws them
+//! - `generate`: generates tokens one by one, with a KV cache on each stage (`Generation`), and samples them
 //!   (`Sampling`).
-//! - `settings`: the settings of a folder's `generation_config.json`.
+//! - `settings`: the generation settings in a model folder's `generation_config.json`.
 
 mod generate;
 mod settings;

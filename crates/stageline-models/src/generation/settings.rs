@@ -1,16 +1,16 @@
-//! Reads the settings of text generation in a model folder, and names those that this crate does not implement. The
-//! settings are in `generation_config.json` or, in older folders without this file, in `config.json`.
+//! Reads the generation settings of a model folder, and lists those that this crate does not implement. The settings
+//! are in `generation_config.json` or, in older folders without this file, in `config.json`.
 
 use serde_json::Value;
 
 use crate::generation::Sampling;
 use crate::model::LanguageModel;
 
-/// The settings of generation that this crate does not implement, although they change the text that the Transformers
-/// library generates. Each entry is the name of a field, and the number that gives the field no effect. The values
-/// `null`, `false` and an empty list have no effect either.
+/// Generation settings that change the text of the Transformers library but are not implemented here: each field's
+/// name, and the value that turns it off. `null`, `false` and an empty list turn it off too.
 ///
-/// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`] has them.
+/// `temperature`, `top_k`, `top_p`, `repetition_penalty` and `do_sample` are not listed, because [`Sampling`] covers
+/// them.
 const NOT_IMPLEMENTED: [(&str, f64); 24] = [
     ("min_length", 0.0),
     ("min_new_tokens", 0.0),
@@ -38,16 +38,16 @@ const NOT_IMPLEMENTED: [(&str, f64); 24] = [
     ("token_healing", 0.0),
 ];
 
-/// The number of likeliest tokens that the Transformers library draws from by default.
+/// The Transformers library's default of `top_k`, the number of likeliest tokens to sample from.
 const TOP_K: u64 = 50;
 
 impl LanguageModel {
-    /// Returns the settings of sampling that the model's folder asks for in its `generation_config.json`, or in
-    /// `config.json` if it has no such file. All other settings are taken from `usual`.
+    /// Returns the sampling settings of the model folder's `generation_config.json` or, without this file, of
+    /// `config.json`. Settings that the file does not decide are taken from `usual`.
     ///
-    /// A folder asks for a repetition penalty if it sets `repetition_penalty`. It asks for a temperature, for top-k and
-    /// for nucleus sampling (top-p) if `do_sample` is true. A field that is then missing or `null` has the default
-    /// value of the Transformers library: a temperature of 1, the 50 likeliest tokens, and no nucleus sampling.
+    /// A `repetition_penalty` in the file is always used. Temperature, top-k and top-p are used only if `do_sample` is
+    /// true; missing or `null` ones then have the Transformers library's defaults: temperature 1, top-k 50, and no
+    /// top-p.
     pub fn sampling(&self, usual: Sampling) -> Sampling {
         let settings = self.generation_settings();
         let number = |name: &str| settings[name].as_f64();
@@ -65,26 +65,26 @@ impl LanguageModel {
         }
     }
 
-    /// Returns the names of those generation settings of the model's folder that this crate does not implement. They
-    /// change the text that the Transformers library generates. They are fields of the folder's
-    /// `generation_config.json`, or of `config.json` in a folder without this file. A caller may warn of them.
+    /// Returns the names of the model folder's generation settings that this crate ignores although they change the
+    /// Transformers library's text, so that a caller can warn of them. They are fields of `generation_config.json` or,
+    /// without this file, of `config.json`.
     ///
-    /// `sliding_window` of a Llama is one of them. The Transformers library ignores it in the attention of a Llama, but
-    /// keeps only the keys and values of the window while it generates a text.
+    /// A Llama's `sliding_window` is included: the Transformers library ignores it in attention, but applies it to the
+    /// KV cache during generation.
     pub fn ignored_in_generation(&self) -> Vec<String> {
         let fields = ignored(self.generation_settings());
         fields.into_iter().chain(ignored_window(self.config())).map(String::from).collect()
     }
 
-    /// Returns the object with the settings of generation. As in the Transformers library, it is the configuration of
-    /// the model if the folder has no `generation_config.json`.
+    /// Returns the JSON object with the generation settings: the contents of `generation_config.json` or, as in the
+    /// Transformers library, of `config.json` if there is no such file.
     fn generation_settings(&self) -> &Value {
         self.generation_config().unwrap_or(self.config())
     }
 }
 
-/// Returns the name of the field with the sliding window if the model is a Llama and its `config.json` sets the field;
-/// `None` for any other model.
+/// Returns the field name `sliding_window` if the model is a Llama and its `config.json` sets this field; otherwise
+/// `None`.
 fn ignored_window(config: &Value) -> Option<&'static str> {
     let is_set = config["model_type"] == "llama" && !config["sliding_window"].is_null();
     is_set.then_some("sliding_window")

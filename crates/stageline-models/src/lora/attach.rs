@@ -1,4 +1,4 @@
-//! Adds LoRA adapters to the layers of a model ([`Adapters`]).
+//! Attaches LoRA adapters to a model's layers ([`Adapters`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::error::ModelError;
 use crate::lora::settings::{Lora, Source};
 use crate::parameters::{HubTensor, Naming, StoredParameter, Unknown, is_float, parameter_of, unknown};
 
-/// The LoRA adapters of one model.
+/// The LoRA adapters of one model's linear layers.
 #[derive(Clone)]
 pub struct Adapters {
     pub lora: Lora,
     pub naming: Naming,
 }
 
-/// The names that PEFT gives to the two matrices of an adapter. Each is stored transposed.
+/// PEFT's names for an adapter's two matrices, `a` and `b`. Each is stored transposed.
 const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
 
 impl Adapters {
-    /// Creates the adapters of a model with the given `parameters`.
+    /// Creates the adapters for a model with the given `parameters`.
     ///
     /// # Errors
-    /// Returns [`ModelError`] in these cases:
+    /// Returns [`ModelError`] if:
     ///
     /// - The rank is 0 or larger than every dimension of the linear layers, or alpha is not finite.
     /// - No linear layer is selected for new adapters.
-    /// - The folder of the adapters has no tensors, or has tensors of other layers or shapes, or of types other than
-    ///   F32, F16 and BF16.
+    /// - The adapter folder has no tensors, or has tensors of other layers or shapes, or of dtypes other than F32, F16
+    ///   and BF16.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
@@ -52,9 +52,8 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// Checks the tensors in the folder of the adapters. Each linear layer must have both matrices of an adapter or
-    /// neither, in the right shapes and in F32, F16 or BF16. The folder must have at least one adapter and no other
-    /// tensors.
+    /// Checks the tensors in the adapter folder. Each linear layer must have both matrices of an adapter or neither, in
+    /// the right shapes and in F32, F16 or BF16. The folder must have at least one adapter and no other tensors.
     fn check(&self, folder: &ModelFolder, linear: &[&StoredParameter]) -> Result<(), ModelError> {
         let (mut known, rank) = (HashSet::new(), self.lora.config.rank);
         for parameter in linear {
@@ -82,14 +81,14 @@ impl Adapters {
         }
     }
 
-    /// Returns the names of an adapter's two matrices in PEFT's files: first that of `a` (`lora_A`), then that of `b`
-    /// (`lora_B`). `weight` is the name of the adapted weight's tensor on the Hugging Face hub.
+    /// Returns the names of an adapter's two matrices in PEFT's files: first `a` (`lora_A`), then `b` (`lora_B`).
+    /// `weight` is the name of the adapted weight's tensor on the Hugging Face hub.
     pub fn factors(&self, weight: &str) -> [String; 2] {
         let module = self.naming.module_of(weight);
         FACTORS.map(|factor| format!("base_model.model.{module}.{factor}.weight"))
     }
 
-    /// Whether the linear layer whose weight has the name `weight` on the Hugging Face hub has an adapter.
+    /// Whether a linear layer gets an adapter. `weight` is the name of the layer's weight on the Hugging Face hub.
     pub fn selects(&self, weight: &str) -> bool {
         match &self.lora.source {
             Source::New { targets, .. } => targets(weight),
@@ -97,20 +96,20 @@ impl Adapters {
         }
     }
 
-    /// Returns the factor by which the product of an adapter's two matrices is multiplied.
+    /// Returns the adapters' scale, which multiplies the product of an adapter's two matrices.
     pub fn scale(&self) -> f64 {
         self.lora.config.scale()
     }
 
-    /// Returns the dropout of the adapters' `adapter_config.json`, from 0 to 1, which this crate does not apply; 0 for
-    /// new adapters.
+    /// Returns the dropout of the adapters' `adapter_config.json`, from 0 to 1, which is not applied here; 0 for new
+    /// adapters.
     pub fn dropout(&self) -> f64 {
         self.lora.config.dropout
     }
 
-    /// Adds the adapter of a linear layer to the layer's weight. Returns the weight unchanged if the layer has no
-    /// adapter. `name` is the name of the weight's tensor on the Hugging Face hub. The values of the adapter are read
-    /// or drawn only when they are first used.
+    /// Attaches a linear layer's adapter to the layer's weight. Returns the weight unchanged if the layer has no
+    /// adapter. `name` is the name of the weight's tensor on the Hugging Face hub. The adapter's values are read or
+    /// drawn when they are first used.
     pub fn attach<const D: usize>(&self, name: &str, weight: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if !self.selects(name) {
             return weight;
@@ -134,9 +133,9 @@ impl Adapters {
     }
 }
 
-/// Returns the first matrix, `[inputs, rank]`, of a new adapter. As PEFT's `kaiming_uniform_` with a = √5, it is drawn
-/// uniformly from -1/√inputs to 1/√inputs. Each layer, which `name` identifies, has a random generator of its own, so
-/// the values depend on no other layer. A new model's weights are therefore the same with and without adapters.
+/// Returns a new adapter's first matrix, `[inputs, rank]`, drawn uniformly from -1/√inputs to 1/√inputs, like PEFT's
+/// `kaiming_uniform_` with a = √5. Its random generator is seeded by `seed` and the layer's `name`, so that the values
+/// do not depend on other layers, and adapters do not change a new model's weights.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     let stream = hash(name);
     let init = move |device: &Device, is_trained: bool| {
@@ -150,12 +149,12 @@ fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Ten
     Param::uninitialized(ParamId::new(), init, device.clone(), true, shape.into())
 }
 
-/// Returns the 64-bit FNV-1a hash of a text, which is the same on every host.
+/// Returns a string's 64-bit FNV-1a hash, which is the same on every host.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A reparameterizer (burn's interface for adapters) that adds a LoRA adapter to one weight.
+/// A reparameterizer (burn's trait for adapters) that adds a LoRA adapter to one weight.
 struct Attach<'a> {
     adapters: &'a Adapters,
     /// The name of the adapted weight's tensor on the Hugging Face hub.

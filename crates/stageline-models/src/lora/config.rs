@@ -1,4 +1,4 @@
-//! The `adapter_config.json` of the library PEFT ([`Config`]).
+//! The `adapter_config.json` of the PEFT library ([`Config`]).
 
 use std::path::Path;
 
@@ -11,13 +11,13 @@ pub struct Config {
     pub alpha: f64,
     /// Whether the scale is `alpha / √rank` (rsLoRA: Kalajdzievski, 2023,
     /// [arXiv:2312.03732](https://arxiv.org/abs/2312.03732)) instead of `alpha / rank`.
-    stabilised: bool,
-    /// The probability with which PEFT sets elements of an adapter's input to 0 in training. It is not applied here.
+    pub stabilised: bool,
+    /// The probability with which PEFT zeroes elements of an adapter's input in training. This crate does not apply it.
     pub dropout: f64,
 }
 
-/// The fields of an `adapter_config.json` that would change what adapters compute, and that are not implemented. A
-/// field is refused unless it is missing, null, false, empty, or "none".
+/// Fields of `adapter_config.json` that change what adapters compute, but are not implemented. A field is an error
+/// unless it is missing, null, false, empty, or "none".
 const NOT_IMPLEMENTED: [&str; 17] = [
     "alora_invocation_tokens",
     "alpha_pattern",
@@ -38,8 +38,8 @@ const NOT_IMPLEMENTED: [&str; 17] = [
     "velora_config",
 ];
 
-/// The texts that the field `init_lora_weights` may contain. With any other text, PEFT changes the weights of the model
-/// when it loads the adapters, which this crate does not do.
+/// Allowed strings in the field `init_lora_weights`. With any other, PEFT modifies the model's own weights when it
+/// loads the adapters, which is not implemented here.
 const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
 
 impl Config {
@@ -47,10 +47,10 @@ impl Config {
         Self { rank, alpha, stabilised: false, dropout: 0.0 }
     }
 
-    /// Reads the contents of an `adapter_config.json`.
+    /// Reads the adapters' rank, alpha and dropout from the contents of an `adapter_config.json`.
     ///
     /// # Errors
-    /// Returns the reason as text if a field is missing or wrong, or asks for something that is not implemented.
+    /// Returns the reason as a string if a field is missing or invalid, or asks for a feature that is not implemented.
     pub fn read(config: &Value) -> Result<Self, String> {
         match config["peft_type"].as_str() {
             Some("LORA") => {}
@@ -70,7 +70,7 @@ impl Config {
                 config[field]
             ));
         }
-        // For any other text in this field, PEFT changes the weights of the model while it loads the adapters.
+        // With other strings in this field, PEFT modifies the model's own weights when it loads the adapters.
         let start = &config["init_lora_weights"];
         if start.as_str().is_some_and(|start| !KEEP_THE_BASE.contains(&start)) {
             return Err(format!(
@@ -86,15 +86,15 @@ impl Config {
         Ok(Self { rank, alpha, stabilised: config["use_rslora"] == true, dropout })
     }
 
-    /// Returns the factor by which the product of an adapter's matrices is multiplied.
+    /// Returns the scale of an adapter: the factor by which the product of its two matrices is multiplied.
     pub fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         self.alpha / if self.stabilised { rank.sqrt() } else { rank }
     }
 
-    /// Returns the contents of an `adapter_config.json`. `base` is the folder of the adapted model; `None` if the model
-    /// is in no folder. `modules` are the names of the adapted linear layers. `is_transposed` says whether the model
-    /// stores their weights as `[inputs, outputs]`, as GPT-2 does.
+    /// Returns the contents of an `adapter_config.json` with these settings. `base` is the adapted model's folder;
+    /// `None` if the model has none. `modules` are the names of the adapted linear layers. `is_transposed` says whether
+    /// the model stores their weights as `[inputs, outputs]`, as GPT-2 does.
     pub fn write(&self, base: Option<&Path>, modules: &[String], is_transposed: bool) -> Value {
         json!({
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.map(Path::to_string_lossy),

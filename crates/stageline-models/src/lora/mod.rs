@@ -1,9 +1,9 @@
 //! LoRA adapters of a language model's linear layers (Hu et al., 2021,
 //! [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)).
 //!
-//! - `settings`: the rank and the scale of adapters, and whether they are new or read from a folder (`Lora`).
-//! - `config`: the `adapter_config.json` of a folder.
-//! - `attach`: adds adapters to the layers of a model.
+//! - `settings`: the adapters' rank and scale, and whether they are new or read from a folder (`Lora`).
+//! - `config`: an adapter folder's `adapter_config.json`.
+//! - `attach`: attaches adapters to a model's layers.
 
 mod attach;
 mod config;

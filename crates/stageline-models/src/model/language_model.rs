@@ -24,12 +24,12 @@ use crate::parameters::{LAYERS, Naming, Selection, StoredParameter, no_tensors, 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
 
-/// The output of a language model: the logits of the next token at every position, `[batch, length, vocabulary]`.
+/// A language model's output: the next-token logits at every position, `[batch, length, vocabulary]`.
 pub type Logits = Tensor<3>;
 
-/// A language model of a known family, such as GPT-2. Its parameters are read from a folder in the format of the
-/// Hugging Face hub or, for a new model, drawn at random. The layers that [`row`](Self::row) returns read or draw them;
-/// opening or creating the model does not.
+/// A language model of a supported family, such as GPT-2. Its parameters are read from a model folder in the format of
+/// the Hugging Face hub or, for a new model, initialised at random. This happens in the layers that [`row`](Self::row)
+/// returns, not when the model is opened or created.
 #[derive(Clone)]
 pub struct LanguageModel(pub(super) Arc<Inner>);
 
@@ -37,30 +37,30 @@ pub struct LanguageModel(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     pub(super) family: Family,
     pub(super) config: Value,
-    /// The contents of the `generation_config.json` beside the model's configuration; `None` without such a file.
+    /// The contents of the `generation_config.json` beside the model's configuration; `None` if there is no such file.
     pub(super) generation: Option<Value>,
     pub(super) naming: Naming,
-    /// The open model folder from which the model's parameters are read; `None` for a new model.
+    /// The opened model folder from which the parameters are read; `None` for a new model.
     pub(super) folder: Option<Arc<ModelFolder>>,
     /// The path of the folder that contains the model's configuration, and perhaps a tokenizer.
     pub(super) home: PathBuf,
-    /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
+    /// The seed from which a new model's parameters are initialised; 0 for a model that was opened from a folder.
     pub(super) seed: u64,
-    /// The id of the parameter that is the table of token embeddings. A tied head has a parameter of the same id, so
-    /// that a pipeline recognises both as one.
+    /// Parameter id of the token embedding table. A tied head's projection has the same id, so that a pipeline
+    /// recognises both as one parameter.
     pub(super) table: ParamId,
     pub(super) angles: RotaryAngles,
     pub(super) cache: KeyValueCache,
-    /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
-    /// tensor on the Hugging Face hub.
+    /// Selects the parameters that are frozen (not trained), by the names of their tensors on the Hugging Face hub.
     pub(super) frozen: Selection,
-    /// The adapters of the model's linear layers; `None` if the parameters themselves are trained.
+    /// The LoRA adapters of the model's linear layers; `None` if the parameters themselves are trained.
     pub(super) adapters: Option<Adapters>,
-    /// The precision in which the stages of a pipeline will compute.
+    /// Precision of the stages' computation. Large frozen matrices that the model folder stores in its dtype keep this
+    /// dtype in memory.
     pub(super) precision: Precision,
 }
 
-/// Formats a summary of the model: its type, the sizes of its layers, and its number of parameters.
+/// Formats a summary of the model: its type, its sizes, and its number of parameters.
 impl fmt::Display for LanguageModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.0.config["model_type"].as_str().unwrap_or_default();
@@ -70,45 +70,45 @@ impl fmt::Display for LanguageModel {
 }
 
 impl LanguageModel {
-    /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` returns true
-    /// for each parameter to freeze. Its argument is the name of the parameter's tensor on the Hugging Face hub, such
-    /// as `model.layers.0.mlp.up_proj.weight`.
+    /// Freezes the parameters for which `frozen` returns true: they are not trained and have no optimizer state. The
+    /// function's argument is the name of the parameter's tensor on the Hugging Face hub, such as
+    /// `model.layers.0.mlp.up_proj.weight`.
     #[must_use]
     pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
-    /// Sets the precision in which the pipelines of the model compute, which is the one of the run. Large frozen matrices
-    /// that the model folder stores in this type are then kept in it. They take 2 bytes for each element, instead of 4
-    /// bytes and 2 bytes for a rounded copy. The pipeline computes the same bits, because stages round parameters in any
+    /// Saves memory for large frozen matrices: those that the model folder stores in the dtype of `precision` stay in
+    /// this dtype, at 2 bytes per element, instead of 4 bytes for f32 plus 2 bytes for a rounded copy. `precision` must
+    /// be that of the model's pipelines. The results are the same, bit for bit, because stages round parameters in any
     /// case. Without this setting, all parameters are f32.
     ///
-    /// In the modules of a trained pipeline, such a matrix has this type, too, and cannot be multiplied with a tensor in
-    /// f32. An export has the same values as without this setting.
+    /// In a trained pipeline's modules, such a matrix keeps this dtype, and cannot be multiplied with an f32 tensor.
+    /// Exported values are the same with and without this setting.
     #[must_use]
     pub fn computing_in(self, precision: Precision) -> Self {
         Self(Arc::new(Inner { precision, ..Inner::clone(&self.0) }))
     }
 
-    /// Adds LoRA adapters to linear layers of the model's blocks, and freezes all parameters of the model. Only the
-    /// adapters are then trained. [`export_adapter`](Self::export_adapter) writes them, and [`export`](Self::export)
-    /// writes the model with the adapters added to its weights.
+    /// Adds LoRA adapters to linear layers of the model's blocks, and freezes all of the model's own parameters. Only
+    /// the adapters are then trained. [`export_adapter`](Self::export_adapter) writes them, and
+    /// [`export`](Self::export) writes the model with the adapters merged into its weights.
     ///
     /// # Errors
     /// - [`ModelError::LoraScale`] if the rank is 0 or larger than every dimension of the linear layers, or if alpha is
     ///   not finite.
-    /// - Another [`ModelError`] if no linear layer is selected, or if the folder of the adapters is empty or has those
-    ///   of another model.
+    /// - Another [`ModelError`] if no linear layer is selected, or if the adapter folder is empty or has adapters of
+    ///   another model.
     pub fn adapt(self, lora: Lora) -> Result<Self, ModelError> {
         let adapters = Some(Adapters::new(lora, self.naming().clone(), &self.parameters())?);
         Ok(Self(Arc::new(Inner { adapters, ..Inner::clone(&self.0) })))
     }
 
-    /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
-    /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
+    /// Returns the model as a [`Row`] of layers (embeddings, blocks and head), which a pipeline can partition into
+    /// stages. A checkpoint of such a pipeline can be resumed with any other partition of the layers into stages (cut).
     ///
-    /// Layer 0 is the embeddings. Block k, counted from 0, is the layers 2k + 1 (attention) and 2k + 2 (feed-forward
-    /// part), so a stage may end within a block. The last layer is the head.
+    /// Layer 0 is the embeddings. The block with the zero-based index k is the layers 2k + 1 (attention) and 2k + 2
+    /// (MLP), so a stage may end within a block. The last layer is the head.
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
         let Inner { naming, folder, frozen, adapters, precision, .. } = &*self.0;
         let precision = *precision;
@@ -120,8 +120,8 @@ impl LanguageModel {
         self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision)
     }
 
-    /// Returns the model as a row of layers whose parameters are not read from the folder. `table` creates the table of
-    /// token embeddings.
+    /// Returns the model as a [`Row`] of layers with their initial parameters, not those of the folder. `table` creates
+    /// the token embedding table.
     fn layers(&self, table: fn(&Inner, &Device) -> Embedding) -> Row<Embeddings, Block, Head> {
         let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
         let row = Row::new(
@@ -138,13 +138,13 @@ impl LanguageModel {
     }
 
     /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the
-    /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
-    /// embeddings is in the list twice.
+    /// last. No parameter is read from the model folder or initialised. If the head is tied, the token embedding table
+    /// is listed twice.
     pub(crate) fn parameters(&self) -> Vec<StoredParameter> {
         parameters_of(&self.layers(|model, device| model.family.table(device)), &self.0.naming)
     }
 
-    /// Returns the configuration of the model: the contents of its `config.json`.
+    /// Returns the model's configuration: the contents of its `config.json`.
     pub fn config(&self) -> &Value {
         &self.0.config
     }
@@ -159,25 +159,25 @@ impl LanguageModel {
         self.0.family.positions()
     }
 
-    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration; empty
-    /// if the configuration has none. The defaults of the Transformers library for a missing field are not used,
-    /// because another tokenizer may have an ordinary token there.
+    /// Returns the ids of the end-of-text tokens, from the field `eos_token_id` of the model's configuration; empty if
+    /// it has none. The Transformers library's defaults for a missing field are not used, because they may be ordinary
+    /// tokens of another tokenizer.
     pub fn end_of_text(&self) -> Vec<u32> {
         end_tokens(&self.0.config)
     }
 
-    /// Returns the ids of the tokens after which a generated text ends: `eos_token_id` of the folder's
-    /// `generation_config.json`. This file may name more tokens than the configuration, such as the end of a turn in a
-    /// conversation. Without the file or the field, returns the tokens of [`end_of_text`](Self::end_of_text).
+    /// Returns the ids of the tokens that end generated text: `eos_token_id` in `generation_config.json`, which may
+    /// list more tokens than the configuration, such as the end of a conversation's turn. Without the file or the
+    /// field, returns the tokens of [`end_of_text`](Self::end_of_text).
     pub fn end_of_generation(&self) -> Vec<u32> {
         let of_generation = self.generation_config().map(end_tokens);
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the dropout settings that have no effect in a training, because dropout is not applied. Each is a text
-    /// with the name and the value, such as `attn_pdrop 0.1`. The settings are fields of the model's configuration, and
-    /// `lora_dropout` of adapters that were opened from a folder. A missing field has the default value of the
-    /// Transformers library, which is not 0 for GPT-2. Settings of 0 are left out. A caller may warn of the others.
+    /// Returns the dropout settings, each as a name and a value such as `attn_pdrop 0.1`, so that a caller can warn
+    /// that dropout is not applied in training. They are fields of the model's configuration, and `lora_dropout` of
+    /// adapters opened from a folder. A missing field has the Transformers library's default, which is not 0 for GPT-2.
+    /// Settings of 0 are left out.
     pub fn ignored_in_training(&self) -> Vec<String> {
         let (fields, default): (&[_], _) = match self.0.family {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),
@@ -190,9 +190,9 @@ impl LanguageModel {
         fields.map(|(field, share)| format!("{field} {share}")).chain(of_adapters).collect()
     }
 
-    /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen by
-    /// [`freeze`](Self::freeze) (not trained). The order is from the first layer to the last. A tied head has no entry
-    /// of its own: the table of token embeddings is in the list once.
+    /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether [`freeze`](Self::freeze)
+    /// freezes the parameter. The order is from the first layer to the last. A tied head has no entry of its own: the
+    /// token embedding table is listed once.
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
         let names = self.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
@@ -226,9 +226,8 @@ impl LanguageModel {
 }
 
 impl Inner {
-    /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
-    /// seed. So the first layer and the head get the same values. As in the Transformers library, the padding token's
-    /// row of a new table is 0.
+    /// Creates the token embedding table. In a new model with a tied head, it is drawn from the model's seed, so that
+    /// the first layer and the head get the same values. The padding token's row is 0, as in the Transformers library.
     fn table(&self, device: &Device) -> Embedding {
         let make = || match self.family.padding() {
             Some(padding) if self.folder.is_none() => with_zero_row(self.family.table(device), padding),
@@ -243,8 +242,8 @@ impl Inner {
     }
 }
 
-/// Returns the token ids in the field `eos_token_id` of a configuration. The field has one token or a list of tokens.
-/// Without the field, the result is empty.
+/// Returns the token ids in a configuration's field `eos_token_id`, which is one token or a list of tokens. Without the
+/// field, the result is empty.
 fn end_tokens(config: &Value) -> Vec<u32> {
     let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
     match config.get("eos_token_id") {

@@ -1,10 +1,9 @@
-//! A language model: its configuration, the source of its parameters, and its layers as a row.
+//! A language model: its configuration, the source of its parameters, and its layers as a [`Row`](stageline::Row).
 //!
-//! - `language_model`: the model (`LanguageModel`): the parameters that are trained, its row of layers, and facts such
-//!   as the size of its vocabulary.
-//! - `open`: opens a folder of the hub, and creates a new model from a configuration.
-//! - `read_lazily`: changes the parameters of new layers such that their values are read from a folder when they are
-//!   first used.
+//! - `language_model`: the model (`LanguageModel`): which parameters are trained, its layers, and facts such as the
+//!   size of its vocabulary.
+//! - `open`: opens a model folder of the Hugging Face hub, and creates a new model from a configuration.
+//! - `read_lazily`: makes new layers read their parameters from a folder when these are first used.
 
 mod language_model;
 mod open;

@@ -1,4 +1,4 @@
-//! Opens a folder of the hub as a model, and creates a new model from a configuration.
+//! Opens a model folder of the Hugging Face hub, and creates a new model from a configuration.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,8 +21,8 @@ impl LanguageModel {
     /// that `model.safetensors.index.json` lists. No parameter is read yet.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those
-    /// that the configuration describes.
+    /// Returns [`ModelError`] if a file cannot be read, the architecture is not supported, or the tensors do not match
+    /// the configuration.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = Arc::new(ModelFolder::open(folder)?);
         let config = folder.config()?.clone();
@@ -35,13 +35,13 @@ impl LanguageModel {
         Ok(model)
     }
 
-    /// Creates a new model whose parameters are drawn at random from `seed`. `config` is the path of a file in the
-    /// format of `config.json`, or of a folder that contains one. Weights are normal with the
+    /// Creates a new model whose parameters are initialised at random from `seed`. `config` is the path of a file in
+    /// the format of `config.json`, or of a folder that contains one. Weights are normally distributed with the
     /// standard deviation `initializer_range`, and biases are 0.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the file cannot be read, the architecture is not known, or a field is missing or
-    /// wrong.
+    /// Returns [`ModelError`] if the file cannot be read, the architecture is not supported, or a field is missing or
+    /// invalid.
     pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
         let path = config.as_ref();
         let path = if path.is_dir() { &path.join("config.json") } else { path };
@@ -75,7 +75,8 @@ impl LanguageModel {
             Some(folder) => naming.in_folder(|name| folder.has(name)),
             None => naming,
         };
-        // As in the Transformers library, a head with values of its own is not tied, whatever the configuration says.
+        // As in the Transformers library, a head is untied if the folder has a separate weight for it with other values
+        // than the table, whatever the configuration says.
         let naming = match &folder {
             Some(folder) if has_own_head(folder, &naming) => naming.untied(),
             _ => naming,
@@ -100,9 +101,9 @@ impl LanguageModel {
         })))
     }
 
-    /// Checks that the model folder has exactly the tensors of the configuration, in the right shapes. Two kinds of
-    /// further tensors are allowed: buffers, such as causal masks, and a tied head's second copy of the table of token
-    /// embeddings.
+    /// Checks that the model folder has exactly the tensors that the configuration describes, in the right shapes. Two
+    /// kinds of extra tensors are allowed: buffers, such as causal masks, and a tied head's second copy of the token
+    /// embedding table.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let parameters = self.parameters();
         parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
@@ -115,12 +116,12 @@ impl LanguageModel {
     }
 }
 
-/// Returns the path of the folder that contains a file. For a plain file name, this is `.`, the current folder.
+/// Returns the path of the folder that contains `file`. For a plain file name, this is `.`, the current folder.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads the `generation_config.json` in the folder of a new model's configuration; `None` without such a file.
+/// Reads the `generation_config.json` beside a new model's configuration; `None` if there is no such file.
 fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
     let path = folder.join("generation_config.json");
     let text = match read_file(&path, LARGEST_CONFIG) {
@@ -134,11 +135,11 @@ fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
     }
 }
 
-/// Whether the head's projection is a parameter of its own, although the configuration ties it to the table of token
-/// embeddings. This is true if the folder has a tensor for the projection whose values differ from those of the table.
+/// Whether the head's projection is a separate parameter, although the configuration ties it to the token embedding
+/// table. This is true if the folder has a tensor for the projection whose values differ from the table's.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let table = naming.table().name;
-    // If the two tensors cannot be compared, the later check of the parameters returns the error.
+    // If the two tensors cannot be compared, the later check of the parameters returns an error.
     naming.tied() && table != UNTIED && folder.has(UNTIED) && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
 }
 

@@ -1,4 +1,4 @@
-//! Reads the parameters of a model from a folder when they are first used ([`ReadLazily`]).
+//! Makes a model's layers read their parameters from a folder when these are first used ([`ReadLazily`]).
 
 use std::sync::Arc;
 
@@ -10,22 +10,24 @@ use stageline_hub::{Dtype, ModelFolder};
 use crate::lora::Adapters;
 use crate::parameters::{Position, Selection, Storage, read_lazily};
 
-/// A mapper (burn's visitor that replaces parameters) for new layers, whose parameters are then read from a folder when
-/// they are first used. The mapper itself reads no parameter and draws none at random.
+/// A mapper (burn's visitor that replaces parameters) that makes layers read their parameters from a model folder on
+/// first use. The mapper itself reads and initialises no parameter.
 pub struct ReadLazily<S> {
     storage: S,
     position: Position,
-    /// The folder from which parameters are read; `None` if all are drawn at random. The folder must have passed
-    /// [`StoredParameter::check`](crate::parameters::StoredParameter::check). Otherwise the first use of a parameter
-    /// may panic.
+    /// The folder to read parameters from; `None` keeps all random initial values. It must have passed
+    /// [`StoredParameter::check`](crate::parameters::StoredParameter::check), or the first use of a parameter may
+    /// panic.
     folder: Option<Arc<ModelFolder>>,
-    /// Selects the parameters that are not read from the folder but drawn at random, by the names of their tensors.
+    /// Selects, by tensor name, the parameters that keep their random initial values instead of being read from the
+    /// folder.
     drawn: Selection,
-    /// Selects the parameters that are frozen (not trained), by the names of their tensors.
+    /// Selects, by tensor name, the parameters that are frozen (not trained).
     frozen: Selection,
-    /// The adapters to add to linear layers. With adapters, all other parameters are frozen.
+    /// The LoRA adapters to add to linear layers. With adapters, all other parameters are frozen.
     adapters: Option<Adapters>,
-    /// The precision in which stages compute. Large frozen parameters of this type in the folder are kept in it.
+    /// The precision in which stages compute. Large frozen parameters that the folder stores in this dtype are kept in
+    /// it.
     precision: Precision,
 }
 
@@ -42,19 +44,19 @@ impl<S> ReadLazily<S> {
         }
     }
 
-    /// Adds adapters to the linear layers that `adapters` selects, and freezes all other parameters.
+    /// Adds LoRA adapters to the linear layers that `adapters` selects, and freezes all other parameters.
     pub fn adapted(self, adapters: Option<Adapters>) -> Self {
         Self { adapters, ..self }
     }
 
-    /// Keeps large frozen parameters in the type of the precision, if they have this type in the folder.
+    /// Keeps large frozen parameters in the dtype of `precision`, if the folder stores them in this dtype.
     pub fn computing_in(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// Returns the type in which a parameter of the given shape is kept: that of its tensor in the folder if the
-    /// parameter is frozen and stages compute in this type, and otherwise f32. A small parameter is kept in f32, because
-    /// every checkpoint holds its values, and a training may resume in another precision.
+    /// Returns a parameter's dtype in memory: f32, unless it is large, frozen, and stored in the precision that stages
+    /// compute in, which it then keeps. Small parameters stay in f32, because every checkpoint has their values, and a
+    /// run may be resumed in another precision.
     fn dtype(&self, folder: &ModelFolder, name: &str, shape: &[usize], is_frozen: bool) -> DType {
         let (stored, rounded) = match self.precision {
             Precision::Bf16 => (Dtype::BF16, DType::BF16),

@@ -1,4 +1,4 @@
-//! Parameters whose values are read from a folder when they are first used.
+//! Parameters whose values are read from a model folder when they are first used.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use stageline_nn::params::is_trained;
 
 use crate::parameters::{HubTensor, transposed};
 
-/// Returns a new trained parameter of the given shape. Its value is read from `tensor` in the model folder when it is
-/// first used. The caller must have checked that the folder has this tensor in a type that can be read; otherwise the
-/// first use panics.
+/// Returns a new trainable parameter of the given shape in f32. Its value is read from `tensor` in the model folder on
+/// first use. The caller must have checked that the folder has this tensor in a supported dtype; otherwise the first
+/// use panics.
 pub fn parameter_of<const D: usize>(
     folder: Arc<ModelFolder>,
     tensor: HubTensor,
@@ -21,9 +21,9 @@ pub fn parameter_of<const D: usize>(
     read_from(ParamId::new(), folder, tensor, DType::F32, device, true, shape.into())
 }
 
-/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is, and with elements of the
-/// type `dtype`. Its value is read from `tensor` in the model folder when it is first used. The caller must have checked that the folder has this tensor in
-/// a type that can be read; otherwise the first use panics.
+/// Returns `param` (its id, shape and device, and whether it is frozen) with the dtype `dtype` and a value that is read
+/// from `tensor` in the model folder on first use. The caller must have checked that the folder has this tensor in a
+/// supported dtype; otherwise the first use panics.
 pub fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,
@@ -47,16 +47,17 @@ fn read_from<const D: usize>(
         Tensor::<D>::from_data(read.convert_dtype(dtype), (device, dtype)).set_require_grad(is_trained)
     };
     let param = Param::uninitialized(id, init, device, is_trained, shape);
-    // A value that burn loads in its place gets the same type, which also tells the type of a parameter not yet read.
+    // Values that burn later loads into this parameter are cast to the same dtype. The mapper also reveals the dtype
+    // before the parameter is read.
     if dtype == DType::F32 { param } else { param.load_mapper(move |value| value.cast(dtype)) }
 }
 
-/// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored
+/// Reads a parameter's values as f32 from its tensor in the model folder, and transposes them if the tensor is stored
 /// transposed.
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
-    // The file is memory-mapped. Without this release, the pages of all tensors read so far would stay in memory, up to
+    // Releases the tensor's memory-mapped pages; otherwise those of all tensors read so far would stay in memory, up to
     // the size of the model.
     folder.release(&tensor.name);
     Ok(match (tensor.transposed, shape.as_slice()) {

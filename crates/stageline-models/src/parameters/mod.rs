@@ -1,13 +1,13 @@
-//! Maps the parameters of a model to the tensors of a model folder, in the format of the Hugging Face hub.
+//! Maps a model's parameters to the tensors of a model folder, in the format of the Hugging Face hub.
 //!
-//! Input: the layers of a row, the names of a family's tensors, and an opened folder. Output: for each parameter its
-//! tensor, and parameters that are read when they are first used. This folder must not know families or adapters.
+//! Input: the layers of a [`Row`](stageline::Row), a family's tensor names, and an opened model folder. Output: each
+//! parameter's tensor, and parameters that are read on first use. This folder must not know families or adapters.
 //!
-//! - `names`: the names that parameters have as tensors of the hub (`Names`, `Naming`, `HubTensor`).
+//! - `names`: the tensor names of parameters on the Hugging Face hub (`Names`, `Naming`, `HubTensor`).
 //! - `position`: the place of a parameter in a model (`Position`).
 //! - `stored`: lists a model's parameters with their tensors (`StoredParameter`), and returns their values for an
 //!   export.
-//! - `lazy`: a parameter that is read when it is first used.
+//! - `lazy`: a parameter that is read on first use.
 
 mod lazy;
 mod names;

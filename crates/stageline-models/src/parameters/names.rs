@@ -1,7 +1,6 @@
-//! The correspondence of a model's parameters with the tensors of a model folder in the format of the Hugging Face hub.
+//! Maps a model's parameters to the tensor names of a model folder in the format of the Hugging Face hub.
 
-/// The tensor on the Hugging Face hub that holds the values of a parameter: its name, and whether it is stored
-/// transposed.
+/// The tensor on the Hugging Face hub that holds a parameter's values: its name, and whether it is stored transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
@@ -10,15 +9,15 @@ pub struct HubTensor {
     pub transposed: bool,
 }
 
-/// The rules for storing a model's parameters as tensors.
+/// Finds, for each model parameter, the tensor that stores it in a weights file: its name, and whether it is stored
+/// transposed.
 pub trait Storage {
-    /// Returns the tensor that stores the parameter with the path `path` in the model, such as
-    /// `blocks.3.linear.weight`. `container` is the type of the module that contains the parameter, as burn names it,
-    /// such as `Struct:Linear`.
+    /// Returns the tensor that stores the parameter at `path` in the model, such as `blocks.3.linear.weight`.
+    /// `container` is burn's name for the type of the module that contains the parameter, such as `Struct:Linear`.
     fn tensor(&self, path: &str, container: &str) -> HubTensor;
 }
 
-/// An entry of the table of tensor names: the path of a parameter in its layer, and the name of its tensor on the
+/// An entry of a family's table of tensor names: a parameter's path within its layer, and its tensor's name on the
 /// Hugging Face hub.
 pub struct Name {
     path: &'static str,
@@ -27,49 +26,47 @@ pub struct Name {
 }
 
 impl Name {
-    /// Creates an entry of the table of tensor names, for a tensor that has the parameter's shape on the Hugging Face
-    /// hub. `path` is the parameter's path in its layer. `hub` is the tensor's name on the hub, without the model's
-    /// prefix and the block's index.
+    /// Creates a table entry for a tensor that is stored on the Hugging Face hub in the parameter's own shape, not
+    /// transposed. `path` is the parameter's path in its layer. `hub` is the tensor's name on the hub, without the
+    /// model's prefix and the block's index.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Creates an entry of the table of tensor names, for a tensor that is stored transposed on the Hugging Face hub.
-    /// `path` is the parameter's path in its layer. `hub` is the tensor's name on the hub, without the model's prefix
-    /// and the block's index.
+    /// Creates a table entry for a tensor that is stored transposed on the Hugging Face hub. `path` is the parameter's
+    /// path in its layer. `hub` is the tensor's name on the hub, without the model's prefix and the block's index.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
 }
 
-/// The names that the tensors of a model family have on the Hugging Face hub, by layer and parameter.
+/// The tensor names of a model family on the Hugging Face hub, by layer and parameter.
 pub struct Names {
-    /// The prefix of a model family's tensor names, such as `model.`. The projection of an untied head (a head that
-    /// does not share the table of token embeddings) has no prefix. The prefix is also missing in the folder of a model
-    /// that was saved without a head.
+    /// The family's tensor name prefix, such as `model.`. An untied head's projection, and all tensors of a model
+    /// folder that was saved without a head, lack it.
     pub root: &'static str,
     pub embeddings: &'static [Name],
-    /// The part of a tensor name between the family's prefix and the block's index, such as `layers.` in
+    /// The segment of a tensor name between the family's prefix and the block's index, such as `layers.` in
     /// `model.layers.0.mlp.up_proj.weight`.
     pub blocks: &'static str,
     pub block: &'static [Name],
     pub head: &'static [Name],
-    /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
+    /// The path of the token embedding table in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The suffixes of the names of buffers, such as a causal mask. A model folder may have buffers although no
-    /// parameter needs them. The part of the name before the suffix is empty or ends in a dot.
+    /// Name suffixes of buffers, such as a causal mask, which a model folder may contain although no parameter needs
+    /// them. The suffix is the whole name or follows a dot.
     pub buffers: &'static [&'static str],
-    /// The suffixes of buffers of old files that the Transformers library no longer knows. It would report such a
-    /// tensor as unexpected, so an export leaves it out.
+    /// Name suffixes of obsolete buffers in old files. Exports leave them out, because the Transformers library would
+    /// report them as unexpected.
     pub obsolete: &'static [&'static str],
 }
 
-/// The path, within a model's head (last layer), of the weight that projects activations to the vocabulary. If the head
-/// is tied, this weight is the table of token embeddings.
+/// The path, in a model's head (last layer), of the weight that projects activations to the vocabulary. If the head is
+/// tied, this weight is the token embedding table.
 pub const OUTPUT: &str = "output.weight";
 
-/// The name on the Hugging Face hub of an untied head's projection to the vocabulary. An untied head does not share the
-/// table of token embeddings.
+/// The name, on the Hugging Face hub, of an untied head's projection to the vocabulary. An untied head does not share
+/// the token embedding table.
 pub const UNTIED: &str = "lm_head.weight";
 
 /// The names of a language model's layers: the embeddings, the list of blocks, and the head.
@@ -79,31 +76,29 @@ const EMBEDDINGS: &str = "embeddings";
 const BLOCKS: &str = "blocks";
 const HEAD: &str = "head";
 
-/// The names of one model's tensors on the Hugging Face hub. They begin with the family's prefix, such as `model.`, or
-/// lack it, depending on the model's folder.
+/// The tensor names in one model's folder: its family's names, with or without the family's prefix, such as `model.`.
 #[derive(Clone)]
 pub struct Naming {
     names: &'static Names,
     root: &'static str,
     tied: bool,
-    /// The name of the table of token embeddings in the model folder; `None` if it is the usual name in the model
-    /// family.
+    /// The token embedding table's name in the model folder, if it is not the family's usual name.
     table: Option<&'static str>,
 }
 
 impl Naming {
-    /// Creates the names of one model's tensors on the Hugging Face hub from the `names` of its family. `tied` says
-    /// whether the head's projection is the table of token embeddings.
+    /// Creates a model's tensor names from its family's `names`. `tied` says whether the head's projection and the
+    /// token embedding table are one parameter.
     pub fn new(names: &'static Names, tied: bool) -> Self {
         Self { names, root: names.root, tied, table: None }
     }
 
-    /// Adapts the tensor names to a model folder. The function `has` tells whether the folder contains a tensor with a
-    /// given name.
+    /// Returns the tensor names as they are in a particular model folder, which may differ from the family's usual
+    /// names. `has` says whether the folder contains a tensor of a given name.
     ///
-    /// The family's prefix, such as `model.`, is left out if the folder has the table of token embeddings only under a
-    /// name without the prefix. If the head is tied and the folder has no such table, the table gets the name of the
-    /// head's projection.
+    /// - The family's prefix, such as `model.`, is dropped if the folder stores the token embedding table only without
+    ///   it.
+    /// - If the head is tied and the folder has no token embedding table, the table is read from the head's projection.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let bare = Self { root: "", ..self.clone() };
         let names = [self.clone(), bare.clone()];
@@ -113,31 +108,29 @@ impl Naming {
         if !(self.tied && has(UNTIED)) {
             return self;
         }
-        // Without a table, the last norm shows whether the names have the prefix.
+        // Without a table, the final norm's name shows whether the folder uses the prefix.
         let has_norm = |names: &Self| names.names.head.iter().any(|name| has(&format!("{}{}", names.root, name.hub)));
         let names = if !has_norm(&self) && has_norm(&bare) { bare } else { self };
         Self { table: Some(UNTIED), ..names }
     }
 
-    /// Returns the model's tensor names with an untied head: the head's projection to the vocabulary is a tensor of its
-    /// own.
+    /// Returns the same tensor names for an untied head, whose projection to the vocabulary is a separate tensor.
     pub fn untied(self) -> Self {
         Self { tied: false, ..self }
     }
 
-    /// Whether the projection of a model's head to the vocabulary is tied to the table of token embeddings, so that
-    /// both are one parameter.
+    /// Whether the head is tied: its projection to the vocabulary and the token embedding table are one parameter.
     pub fn tied(&self) -> bool {
         self.tied
     }
 
-    /// Returns the tensor on the Hugging Face hub that is the table of token embeddings: its name, and whether it is
-    /// stored transposed.
+    /// Returns the token embedding table's tensor on the Hugging Face hub: its name, and whether it is stored
+    /// transposed.
     pub fn table(&self) -> HubTensor {
         self.of(&format!("{EMBEDDINGS}.{}", self.names.table)).expect("a family names its table")
     }
 
-    /// Returns the tensor on the Hugging Face hub for the parameter with the path `path` in the model, such as
+    /// Returns the tensor on the Hugging Face hub for the parameter at `path` in the model, such as
     /// `blocks.3.mlp.up.weight`. Returns `None` if the model family has no such tensor.
     fn of(&self, path: &str) -> Option<HubTensor> {
         let (layer, path) = path.split_once('.')?;
@@ -158,27 +151,26 @@ impl Naming {
         Some(HubTensor { name, transposed: found.transposed })
     }
 
-    /// Returns the name that the library PEFT gives to a linear layer, from the name of its weight's tensor on the
-    /// Hugging Face hub. The result has the family's prefix, such as `model.`, even if the tensors in the model folder
-    /// lack it.
+    /// Returns PEFT's name for a linear layer, given its weight's tensor name on the Hugging Face hub. It has the
+    /// family's prefix, such as `model.`, even if the model folder's tensors lack it.
     pub fn module_of(&self, weight: &str) -> String {
         let missing = &self.names.root[self.root.len()..];
         format!("{missing}{}", weight.strip_suffix(".weight").unwrap_or(weight))
     }
 
-    /// Whether a model folder may have a tensor `name` although no parameter needs it. Such a tensor is a buffer, such
-    /// as a causal mask, or a tied head's second copy of the table of token embeddings.
+    /// Whether a model folder may have a tensor `name` although no parameter needs it: a buffer, such as a causal mask,
+    /// or a tied head's second copy of the token embedding table.
     pub fn is_spare(&self, name: &str) -> bool {
         self.is_copy_of_table(name) || has_suffix(name, self.names.buffers) || self.is_obsolete(name)
     }
 
-    /// Whether the tensor `name` is a buffer of an old file that the Transformers library no longer knows.
+    /// Whether the tensor `name` is an obsolete buffer of an old file, which the Transformers library ignores.
     pub fn is_obsolete(&self, name: &str) -> bool {
         has_suffix(name, self.names.obsolete)
     }
 
-    /// Whether the tensor `name` is a second copy of the table of token embeddings. Some model folders have such a copy
-    /// for a tied head.
+    /// Whether the tensor `name` is a second copy of the token embedding table, which some model folders have for a
+    /// tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }
@@ -190,7 +182,7 @@ impl Storage for Naming {
     }
 }
 
-/// Whether the name of a tensor is one of `suffixes`, or ends in a dot and one of them.
+/// Whether a tensor's name is equal to one of `suffixes`, or ends in a dot followed by one of them.
 fn has_suffix(name: &str, suffixes: &[&str]) -> bool {
     let mut starts = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
     starts.any(|start| start.is_empty() || start.ends_with('.'))

@@ -1,15 +1,15 @@
-//! The place of a parameter in a model, as a visitor or a mapper of burn finds it ([`Position`]).
+//! The place of a parameter in a model, as found by burn's visitors and mappers ([`Position`]).
 
 use crate::parameters::{HubTensor, Storage};
 
-/// The container name that burn passes to a visitor or a mapper for the parameters of an adapter, such as LoRA's.
+/// The container name that burn passes to a visitor or mapper for an adapter's parameters, such as LoRA's.
 pub const ADAPTER: &str = "Reparameterization";
 
-/// The current place of a walk over the parameters of a model.
+/// The path of the current parameter while one of burn's visitors or mappers traverses a model.
 #[derive(Default)]
 pub struct Position {
-    /// The fields that lead from the model to the current parameter, the outermost first. Each entry is the name of a
-    /// field and the type of the module that has the field.
+    /// Fields from the model to the current parameter, outermost first: each field's name, and the type of the module
+    /// that has it.
     path: Vec<(String, String)>,
 }
 
@@ -24,19 +24,18 @@ impl Position {
 
     /// Returns the path of the current parameter, such as `blocks.3.linear.weight`.
     pub fn path(&self) -> String {
-        // Left out of the path: the variants of enums, and the field for burn's batch norm inside an
-        // `AccumulatedBatchNorm`.
+        // The path omits enum variants, and the field of `AccumulatedBatchNorm` that wraps burn's batch norm.
         let is_named = |container: &str| !container.starts_with("Enum:") && container != "Struct:AccumulatedBatchNorm";
         let names = self.path.iter().filter(|(_, container)| is_named(container)).map(|(name, _)| name.as_str());
         names.collect::<Vec<_>>().join(".")
     }
 
-    /// Whether the current parameter is the weight of a linear layer.
+    /// Whether the current parameter is a linear layer's weight.
     pub fn is_linear_weight(&self) -> bool {
         self.path.last().is_some_and(|(name, container)| name == "weight" && container == "Struct:Linear")
     }
 
-    /// Whether the current parameter belongs to an adapter of a parameter, such as LoRA's.
+    /// Whether the current parameter belongs to an adapter, such as LoRA's.
     pub fn is_in_adapter(&self) -> bool {
         self.path.iter().any(|(_, container)| container == ADAPTER)
     }

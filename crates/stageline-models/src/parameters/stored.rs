@@ -1,4 +1,4 @@
-//! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a list of them
+//! A model's parameters as tensors of a model folder in the format of the Hugging Face hub: a list of them
 //! ([`parameters_of`]), and their values for an export ([`values_of`]).
 
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ use stageline_nn::params::is_quantized;
 use crate::error::ModelError;
 use crate::parameters::{ADAPTER, HubTensor, Position, Storage};
 
-/// A function that selects tensors by their names in the files.
+/// A predicate that selects tensors by their names in the weights files: it returns true for a selected name.
 pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Returns a selection of no tensors.
+/// Returns a selection that contains no tensor.
 pub fn no_tensors() -> Selection {
     Arc::new(|_| false)
 }
@@ -25,29 +25,29 @@ pub fn no_tensors() -> Selection {
 /// A parameter of a model, with the name and the shape of the tensor that stores it.
 pub struct StoredParameter {
     pub id: ParamId,
-    /// The path of a parameter in the model, such as `blocks.3.linear.weight`.
+    /// The parameter's path in the model, such as `blocks.3.linear.weight`.
     pub path: String,
-    /// The name of a parameter's tensor on the Hugging Face hub.
+    /// The name of the parameter's tensor on the Hugging Face hub.
     pub name: String,
-    /// The shape of a parameter's tensor on the Hugging Face hub.
+    /// The shape of the parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
     /// Whether the parameter is a matrix that is stored transposed.
     pub transposed: bool,
-    /// Whether the parameter is the weight of a linear layer, which an adapter can adapt.
+    /// Whether the parameter is a linear layer's weight, which can have a LoRA adapter.
     pub is_linear: bool,
-    /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
+    /// Whether the parameter is quantised on its device, as the frozen weights of QLoRA are.
     pub quantised: bool,
-    /// Whether the parameter has an adapter, such as LoRA's. An export adds the adapter to the parameter, and the sum
-    /// is not quantised.
+    /// Whether an adapter, such as LoRA's, is attached to the parameter. An export merges it into the parameter, whose
+    /// exported values are not quantised.
     adapted: bool,
 }
 
 impl StoredParameter {
-    /// Checks that a model folder has the parameter's tensor, in the right shape and in a type that can be read (F32,
-    /// F16 or BF16).
+    /// Checks that a model folder has the parameter's tensor, in the right shape and in a supported dtype (F32, F16 or
+    /// BF16).
     ///
     /// # Errors
-    /// Returns an error if the tensor is missing, or has another shape or type.
+    /// Returns an error if the tensor is missing, or has a different shape or dtype.
     pub fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let dtype = folder.expect(&self.name, &self.shape)?.dtype;
         if is_float(dtype) {
@@ -59,14 +59,13 @@ impl StoredParameter {
     }
 }
 
-/// Whether tensors of the element type `dtype` can store parameters: F32, F16 and BF16 can.
+/// Whether tensors of this dtype can store parameters: F32, F16 and BF16 can.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
 
-/// A visitor that collects the parameters of a model, each with the name and the shape of its tensor on the Hugging
-/// Face hub. It reads no parameter from a folder and draws none at random. A parameter that the model uses twice is in
-/// the list twice. Adapters, such as LoRA's, are left out.
+/// A visitor that lists a model's parameters with their tensors' names and shapes on the Hugging Face hub, without
+/// reading or initialising them. A parameter used twice is listed twice. Adapters, such as LoRA's, are left out.
 struct StoredParameters<'a, S> {
     storage: &'a S,
     position: Position,
@@ -82,7 +81,7 @@ impl<'a, S> StoredParameters<'a, S> {
 impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.position.enter(name, container);
-        // burn visits an adapter directly after its parameter.
+        // burn visits an adapter directly after the parameter that it adapts.
         if let Some(adapted) = self.found.last_mut().filter(|_| container == ADAPTER) {
             adapted.adapted = true;
         }
@@ -108,8 +107,8 @@ impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
     }
 }
 
-/// Returns the parameters of new layers of `row`, from the first layer to the last, each with the name and the
-/// shape of its tensor. No value is read or drawn.
+/// Returns the parameters of new layers of `row`, from the first layer to the last, each with the name and the shape of
+/// its tensor. Reads or initialises no values.
 pub fn parameters_of<F, B, L>(row: &Row<F, B, L>, storage: &impl Storage) -> Vec<StoredParameter>
 where
     F: Stage,
@@ -121,23 +120,23 @@ where
     visit.found
 }
 
-/// The parameters of a model with their values, by the names of their tensors on the Hugging Face hub.
+/// A model's parameter values, by the names of their tensors on the Hugging Face hub.
 pub type StoredValues = HashMap<String, StoredValue>;
 
-/// A function that copies the values of a parameter, with an adapter added, to the host's memory.
+/// A function that copies a parameter's values to host memory, merging the given adapter, if any.
 type Read = Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>;
 
-/// The values of a parameter, and the shape of its tensor on the Hugging Face hub.
+/// A parameter's values, and the shape of its tensor on the Hugging Face hub.
 pub struct StoredValue {
     pub shape: Vec<usize>,
-    /// The function that copies the values to the host's memory, in the order of the stored tensor.
+    /// Copies the parameter's values to host memory, in the stored tensor's memory order.
     read: Read,
     adapter: Option<LoraAdapter>,
 }
 
 impl StoredValue {
-    /// Creates the values of a parameter. `shape` is the shape of its tensor on the Hugging Face hub. `is_transposed`
-    /// says whether this tensor is the transpose of the parameter.
+    /// Wraps a parameter for an export. `shape` is the shape of its tensor on the Hugging Face hub. `is_transposed`
+    /// says whether this tensor is the parameter's transpose.
     pub fn of<const D: usize>(param: &Param<Tensor<D>>, shape: &[usize], is_transposed: bool) -> Self {
         let param = param.clone();
         let value = move |adapter: Option<&LoraAdapter>| match adapter {
@@ -151,23 +150,24 @@ impl StoredValue {
         Self { shape: shape.to_vec(), read, adapter: None }
     }
 
-    /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
-    /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
-    /// or, in a new model, drawn at random.
+    /// Copies the parameter's values from its device to host memory. Returns them in the order in which its tensor is
+    /// stored on the Hugging Face hub. A parameter that was never used is first read from the model folder or, in a new
+    /// model, initialised.
     pub fn read(&self) -> Vec<f32> {
         (self.read)(self.adapter.as_ref())
     }
 }
 
-/// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are the modules of its stages.
-/// Adapters are added to the weights that they adapt:
+/// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are its stages' modules. Adapters
+/// are merged into their weights:
 ///
-/// - With a `scale`, the adapters are LoRA's. The product of an adapter's matrices is multiplied by `scale` and added
-///   when the weight is read, so only one sum exists at a time.
-/// - Without a `scale`, all adapters are added now, so all sums exist at the same time.
+/// - With a `scale`, for LoRA adapters: each weight is merged when it is read, by adding `scale` times the product of
+///   the adapter's matrices, so only one merged weight is in memory at a time.
+/// - Without a `scale`, for any adapters: all are merged immediately, so all merged weights are in memory at the same
+///   time.
 ///
 /// # Errors
-/// Returns [`ModelError`] if a module is missing or of another type, or as [`check`] does.
+/// Returns [`ModelError`] if a module is missing or has the wrong type, and the errors of [`check`].
 pub fn values_of<F, B, L>(
     row: &Row<F, B, L>,
     modules: Modules,
@@ -190,14 +190,13 @@ where
     Ok(visit.values)
 }
 
-/// A visitor that collects the parameters of a model with their values.
+/// A visitor that collects a model's parameters with their values.
 struct Values<'a, S> {
     parameters: StoredParameters<'a, S>,
     values: StoredValues,
-    /// The scale of LoRA adapters, whose matrices are visited directly after their weight. `None` if all adapters have
-    /// already been added to the weights.
+    /// Scale of the LoRA adapters to merge; `None` if all adapters have already been merged into the weights.
     scale: Option<f64>,
-    /// The first matrix, `[inputs, rank]`, of an adapter, until its second matrix is visited; `None` otherwise.
+    /// An adapter's first matrix, `[inputs, rank]`, until its second matrix is visited; `None` otherwise.
     factor: Option<Param<Tensor<2>>>,
 }
 
@@ -225,26 +224,26 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
     }
 }
 
-/// The tensors of a folder that store no parameter of a model: the first of them, and the number of the others.
+/// A folder's tensors that correspond to no parameter of a model: the first, and the number of others.
 pub struct Unknown {
-    /// The path of the weights file with the first tensor that stores no parameter.
+    /// The path of the weights file with the first tensor that corresponds to no parameter.
     pub path: PathBuf,
-    /// The name of the first tensor that stores no parameter.
+    /// The name of the first tensor that corresponds to no parameter.
     pub name: String,
-    /// The number of further tensors that store no parameter.
+    /// The number of tensors, in addition to the tensor `name`, that correspond to no parameter.
     pub more: usize,
 }
 
-/// Returns the first tensor of a folder for whose name `is_known` returns false, with the number of further such
-/// tensors. Returns `None` if there are none.
+/// Finds the tensors of a folder whose names `is_known` rejects. Returns the first of them and the number of the
+/// others; `None` if there are none.
 pub fn unknown(folder: &ModelFolder, is_known: impl Fn(&str) -> bool) -> Option<Unknown> {
     let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
     let (name, info) = unknown.next()?;
     Some(Unknown { path: folder.path().join(&info.file), name: name.to_owned(), more: unknown.count() })
 }
 
-/// Checks that the parameters of a model can be stored. A parameter must not be quantised, unless an adapter is added
-/// to it. Two parameters must not have the same tensor name, and a tied parameter must have one name.
+/// Checks that a model's parameters can be exported: none is quantised without an adapter to merge, no two share a
+/// tensor name, and each tied parameter has only one name.
 ///
 /// # Errors
 /// Returns an error that names the first parameter, or pair of parameters, that breaks one of these rules.
@@ -274,8 +273,8 @@ fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// Returns the transpose of `matrix`, which has `rows` rows and `columns` columns in row-major order. The values are
-/// copied tile by tile, so that both matrices stay in the processor's cache.
+/// Returns the transpose of `matrix`, which has `rows` rows and `columns` columns in row-major order. Copies tile by
+/// tile, so that a tile of both matrices fits into the CPU cache.
 pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     const TILE: usize = 32;
     let mut turned = vec![0.0; matrix.len()];

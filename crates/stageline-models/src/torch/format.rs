@@ -1,4 +1,4 @@
-//! The names and layouts in PyTorch for the parameters of a model that the user defines ([`TorchFormat`]).
+//! PyTorch's tensor names and layouts for the parameters of a user-defined model ([`TorchFormat`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,14 +12,17 @@ use crate::error::ModelError;
 use crate::export::{new_tensor, write_new};
 use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 
-/// The names and layouts in PyTorch for the parameters of a model that the user defines.
+/// PyTorch's tensor names and layouts for the parameters of a user-defined model.
 ///
-/// A parameter's name is made in three steps. It begins as the path in the model: the name of the layer in the [`Row`],
-/// then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums, and the batch norm inside an
-/// `AccumulatedBatchNorm`, add nothing. Then PyTorch's name for the parameter replaces the last part of the path, as in
-/// the table below. Then the replacements of [`rename`](Self::rename) are made.
+/// A parameter's tensor name is made in three steps:
 ///
-/// The name of the struct that has the parameter selects the line of the table. So do not name a struct of your own
+/// 1. It starts as the parameter's path in the model: the layer's name in the [`Row`], and then the fields of its
+///    structs, such as `blocks.3.norm.gamma`. Enum variants, and the batch norm inside an `AccumulatedBatchNorm`, add
+///    nothing.
+/// 2. PyTorch's name for the parameter replaces the last segment of the path, as in the table below.
+/// 3. The replacements of [`rename`](Self::rename) are made.
+///
+/// The name of the struct that contains the parameter selects the row of the table. Do not name your own struct
 /// `Linear` if its weights have another layout:
 ///
 /// | struct of burn or Stageline | PyTorch |
@@ -29,11 +32,11 @@ use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 /// | `PRelu`: `alpha` | `weight` |
 /// | all others, such as embeddings and convolutions | the same |
 ///
-/// Each parameter is stored as one tensor. If PyTorch stores several matrices in one tensor, the model must have one
-/// parameter for that tensor, too. An example is the `in_proj_weight` of PyTorch's attention, which has the weights of
-/// queries, keys and values. Integer and boolean tensors of a model are not stored.
+/// Each parameter is stored as one tensor. If PyTorch stores several matrices in one tensor, the model must also have
+/// one parameter for that tensor. An example is the `in_proj_weight` of PyTorch's attention, which has the weights of
+/// queries, keys and values. A model's integer and boolean tensors are not stored.
 ///
-/// ```no_run
+/// ```no_run,standalone_crate
 /// # use stageline::{LossStage, Pipeline, Row, Stage};
 /// use stageline_models::{TorchFormat, TorchWeights};
 ///
@@ -54,40 +57,41 @@ pub struct TorchFormat {
     renames: Vec<Rename>,
 }
 
-/// The types of burn's norms, as burn names the containers of parameters to a visitor.
+/// The type names of burn's norm modules, as burn passes them to a visitor. PyTorch calls their parameters `gamma` and
+/// `beta` `weight` and `bias`.
 const NORMS: [&str; 5] =
     ["Struct:LayerNorm", "Struct:RmsNorm", "Struct:GroupNorm", "Struct:BatchNorm", "Struct:InstanceNorm"];
 
-/// A function that changes the name of a tensor.
+/// A function that maps a tensor name to a new name.
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 impl TorchFormat {
-    /// Creates a format without replacements. The name of a parameter is its path in the model, except that the last
-    /// part is PyTorch's name, such as `weight`.
+    /// Creates a format without replacements. A parameter's tensor name is its path in the model, except that the last
+    /// segment is PyTorch's name, such as `weight`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Replaces `from` by `to` wherever it is in the names of tensors. Both are parts of a name with dots between them,
-    /// such as `layer.up`, and `from` matches whole parts only: `up` matches in `layer.up.weight` and not in
-    /// `layer.gate_up.weight`. An empty `to` removes the parts. Replacements are made in the order in which they are
-    /// added, each in the result of the one before.
+    /// Replaces `from` by `to` wherever it occurs in tensor names. Both are one or more segments of a dotted name, such
+    /// as `layer.up`, and `from` matches whole segments only: `up` matches in `layer.up.weight` but not in
+    /// `layer.gate_up.weight`. An empty `to` removes the segments. Replacements are made in the order in which they are
+    /// added, each on the result of the previous one.
     #[must_use]
     pub fn rename(self, from: &str, to: &str) -> Self {
         let (from, to) = (from.to_owned(), to.to_owned());
         self.rename_with(move |name| replace_parts(name, &from, &to))
     }
 
-    /// Adds a function that changes the names of tensors: `rename` takes a name and returns the new one. It is called
-    /// after the replacements that were added before.
+    /// Adds a function that changes tensor names: `rename` takes a name and returns the new one. It is called after the
+    /// replacements that were added earlier.
     #[must_use]
     pub fn rename_with(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.renames.push(Arc::new(rename));
         self
     }
 
-    /// Checks, before a training, that a model that was not read from PyTorch can be exported to `folder`. The check
-    /// creates a file in `folder`, and `folder` itself if necessary, and removes again what it created.
+    /// Checks, before training, that a model that was not loaded from PyTorch can be exported to `folder`. To test
+    /// this, it creates a file in `folder`, and `folder` itself if necessary, and removes them again.
     ///
     /// # Errors
     /// Returns the errors of [`export`](Self::export).
@@ -104,15 +108,15 @@ impl TorchFormat {
         Ok(check_weights(&layout, folder)?)
     }
 
-    /// Writes the parameters of a model that was not read from PyTorch to `model.safetensors` in a folder, in f32.
-    /// `modules` are the modules of a pipeline of the row. Adapters, such as LoRA's, are added to the weights that they
-    /// adapt. Parameters are copied to the host one after another. In PyTorch,
-    /// `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
+    /// Writes the parameters of a model that was not loaded from PyTorch to `model.safetensors` in a folder, in f32.
+    /// `modules` are the modules of a pipeline of `row`. Adapters, such as LoRA's, are merged into the weights that
+    /// they adapt. Parameters are copied to host memory one after another. In PyTorch,
+    /// `safetensors.torch.load_model(model, "folder/model.safetensors")` loads the file.
     ///
     /// # Errors
-    /// - [`ModelError::Modules`] if a module is missing or of another type.
-    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a
-    ///   tied one has two; [`ModelError::Quantised`] if one is quantised.
+    /// - [`ModelError::Modules`] if a module is missing or has the wrong type.
+    /// - [`ModelError::SameName`] if two parameters have the same tensor name, [`ModelError::TiedNames`] if a tied
+    ///   parameter has two, or [`ModelError::Quantised`] if a parameter is quantised.
     /// - [`ModelError::Folder`] if the file cannot be written, or the folder has other weights.
     pub fn export<F, B, L>(
         &self,
@@ -129,7 +133,7 @@ impl TorchFormat {
     }
 }
 
-/// Replaces the parts `from` of a name by the parts `to`, wherever they are. Parts are separated by dots.
+/// Replaces the segments `from` of the dotted name `name` by the segments `to`, wherever they occur.
 fn replace_parts(name: &str, from: &str, to: &str) -> String {
     let split = |text: &'_ str| text.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
     let (name, from, to) = (split(name), split(from), split(to));

@@ -1,5 +1,5 @@
-//! The weights of PyTorch models for models that the user defines: their names and layouts ([`TorchFormat`]), and a
-//! folder with them ([`TorchWeights`]).
+//! Loads PyTorch weights into user-defined models: the tensor names and layouts ([`TorchFormat`]), and a folder with
+//! the weights ([`TorchWeights`]).
 
 mod format;
 mod weights;

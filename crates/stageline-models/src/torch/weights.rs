@@ -1,4 +1,4 @@
-//! A folder with the weights of a PyTorch model, which a model that the user defines is loaded from ([`TorchWeights`]).
+//! A folder with a PyTorch model's weights, from which a user-defined model is loaded ([`TorchWeights`]).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,9 +17,9 @@ use crate::parameters::{
 };
 use crate::torch::format::TorchFormat;
 
-/// An open folder with the weights of a PyTorch model, for a model that the user defines.
+/// An opened folder with a PyTorch model's weights, to load them into a user-defined model.
 ///
-/// Parameters and tensors must correspond one to one, so that nothing is left out by mistake. The caller names the
+/// Parameters and tensors must correspond one to one, so that nothing is missed by mistake. The caller selects the
 /// exceptions: [`draw`](Self::draw) for parameters without a tensor, [`keep`](Self::keep) and
 /// [`leave_out`](Self::leave_out) for tensors without a parameter.
 #[derive(Clone)]
@@ -30,14 +30,13 @@ pub struct TorchWeights {
     left_out: Selection,
 }
 
-/// Returns a function that selects the names that `first` or `second` selects. So a second call of a method such as
-/// [`TorchWeights::draw`] adds to the selection of the first call.
+/// Combines two selections, so that repeated calls of a method such as [`TorchWeights::draw`] accumulate.
 fn either(first: Selection, second: impl Fn(&str) -> bool + Send + Sync + 'static) -> Selection {
     Arc::new(move |name| first(name) || second(name))
 }
 
-/// Finds the tensor of each parameter in an open folder of PyTorch weights. A tensor has the name that `format` gives,
-/// or, if the folder lacks it, the name that TensorFlow used (`gamma` and `beta` of norms).
+/// Finds each parameter's tensor in a folder of PyTorch weights: by the name that `format` gives or, if the folder
+/// lacks it, by TensorFlow's name (`gamma` and `beta` of norms).
 #[derive(Clone)]
 struct InFolder {
     format: TorchFormat,
@@ -47,7 +46,7 @@ struct InFolder {
 impl Storage for InFolder {
     fn tensor(&self, path: &str, container: &str) -> HubTensor {
         let usual = self.format.tensor(path, container);
-        // The first BERTs of the hub have the `gamma` and `beta` of their norms from TensorFlow.
+        // The first BERT models on the Hugging Face hub still have TensorFlow's `gamma` and `beta` for their norms.
         let unconverted = || self.format.tensor(path, "");
         let has = |tensor: &HubTensor| self.folder.has(&tensor.name);
         if has(&usual) { usual } else { Some(unconverted()).filter(has).unwrap_or(usual) }
@@ -55,57 +54,57 @@ impl Storage for InFolder {
 }
 
 impl TorchWeights {
-    /// Opens a folder with the weights of a PyTorch model: `model.safetensors`, or the shards that
-    /// `model.safetensors.index.json` lists. A `config.json` is not needed. `format` has the names of the parameters.
-    /// No parameter is read yet.
+    /// Opens a folder with a PyTorch model's weights: `model.safetensors`, or the shards that
+    /// `model.safetensors.index.json` lists. A `config.json` is not needed. `format` gives the tensor names of the
+    /// parameters. No parameter is read yet.
     ///
     /// In PyTorch, `safetensors.torch.save_model(model, "folder/model.safetensors")` writes such a file.
     ///
     /// # Errors
-    /// Returns [`ModelError::Folder`] if a file cannot be read or is not valid.
+    /// Returns [`ModelError::Folder`] if a file cannot be read or is invalid.
     pub fn open(folder: impl AsRef<Path>, format: TorchFormat) -> Result<Self, ModelError> {
         let names = InFolder { format, folder: Arc::new(ModelFolder::open(folder)?) };
         Ok(Self { names, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
     }
 
-    /// Selects parameters that are not read from the folder but keep the initial values that their layers draw, such as
-    /// a new head. The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's
+    /// Selects parameters that are not read from the folder but keep their layers' random initial values, such as a new
+    /// head. The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's
     /// tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { drawn: either(self.drawn, is_drawn), ..self }
     }
 
-    /// Selects tensors of the folder that are part of the PyTorch model and not of this one, such as the
-    /// `num_batches_tracked` of a batch norm. Exports copy them. `is_kept` takes the name of a tensor.
+    /// Selects tensors of the folder that belong to the PyTorch model but not to this model, such as a batch norm's
+    /// `num_batches_tracked`. Exports copy them. `is_kept` takes the name of a tensor.
     #[must_use]
     pub fn keep(self, is_kept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { kept: either(self.kept, is_kept), ..self }
     }
 
-    /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not
-    /// have these tensors. `is_left_out` takes the name of a tensor. To give a parameter new values instead of those of
-    /// the folder, use [`draw`](Self::draw).
+    /// Selects tensors of the folder that this model does not have, such as another task's head. Exports do not contain
+    /// them. `is_left_out` takes the name of a tensor. To replace a parameter's values in the folder by new ones, use
+    /// [`draw`](Self::draw) instead.
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { left_out: either(self.left_out, is_left_out), ..self }
     }
 
-    /// Returns the row with the weights of the folder as the initial values of its parameters. All names and shapes are
-    /// checked now. Each stage reads its own parameters as f32 when a pipeline is built, so the whole model is never in
+    /// Returns `row` with the folder's weights as its initial parameter values. All names and shapes are checked
+    /// immediately. Each stage reads its own parameters as f32 when a pipeline is built, so the whole model is never in
     /// memory. Frozen parameters stay frozen.
     ///
-    /// The names of the row's layers are part of the names of its parameters, so set [`Row::names`] before.
+    /// The names of the row's layers are part of the tensor names, so call [`Row::names`] first.
     ///
     /// # Errors
-    /// - [`ModelError::NotStored`] if the folder lacks the tensor of a parameter, or has it in another shape.
-    /// - [`ModelError::Type`] if a tensor has another type than F32, F16 and BF16.
-    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter, and [`ModelError::LeftOut`]
-    ///   if a parameter needs one that is left out.
-    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a
-    ///   tied one has two.
-    /// - [`ModelError::Quantised`] if a parameter is quantised. To quantise weights that were read, call
-    ///   [`Row::mapped`] on the returned row.
+    /// - [`ModelError::NotStored`] if the folder lacks a parameter's tensor, or has it in a different shape.
+    /// - [`ModelError::Type`] if a tensor has a dtype other than F32, F16 and BF16.
+    /// - [`ModelError::NoParameter`] if the folder has a tensor that corresponds to no parameter.
+    /// - [`ModelError::LeftOut`] if a parameter needs a tensor that is left out.
+    /// - [`ModelError::SameName`] if two parameters have the same tensor name, or [`ModelError::TiedNames`] if a tied
+    ///   parameter has two.
+    /// - [`ModelError::Quantised`] if a parameter is quantised. To quantise the loaded weights, call [`Row::mapped`] on
+    ///   the returned row.
     pub fn load<F, B, L>(&self, row: Row<F, B, L>) -> Result<Row<F, B, L>, ModelError>
     where
         F: Stage,
@@ -113,7 +112,7 @@ impl TorchWeights {
         L: LossStage<Input = F::Output>,
     {
         let parameters = parameters_of(&row, &self.names);
-        // Reading would replace a quantised weight by its values in f32, also one with an adapter.
+        // Loading would replace a quantised weight by its f32 values, even if it has an adapter.
         if let Some(quantised) = parameters.iter().find(|parameter| parameter.quantised) {
             return Err(ModelError::Quantised { parameter: quantised.path.clone() });
         }
@@ -123,13 +122,12 @@ impl TorchWeights {
         Ok(row.mapped(move || ReadLazily::new(names.clone(), folder.clone(), Arc::clone(&drawn), no_tensors())))
     }
 
-    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
-    /// `folder`, and `folder` itself if necessary, and removes again what it created.
+    /// Checks, before training, that the trained model can be exported to `folder`. To test this, it creates a file in
+    /// `folder`, and `folder` itself if necessary, and removes them again.
     ///
     /// # Errors
-    /// - The errors of [`load`](Self::load) if the parameters of `row` and the tensors of the folder do not fit each
-    ///   other.
-    /// - [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or has
+    /// - The errors of [`load`](Self::load) if the parameters of `row` do not match the folder's tensors.
+    /// - [`ModelError::Folder`] if the folder cannot be written, is the one from which the weights were read, or has
     ///   weights or files of another model.
     pub fn check_export<F, B, L>(&self, row: &Row<F, B, L>, folder: impl AsRef<Path>) -> Result<(), ModelError>
     where
@@ -143,16 +141,16 @@ impl TorchWeights {
         Ok(check_export(&layout, self.names.folder.path(), folder)?)
     }
 
-    /// Writes the parameters of a pipeline to a folder. The files, names, shapes and types are those of the folder from
-    /// which the parameters were read, whose `config.json` and tokenizer are copied. `row` is the row that
-    /// [`load`](Self::load) returned, and `modules` are the modules of a pipeline of it. Tensors of drawn parameters
-    /// that the folder lacks, or has in another shape, are F32. Adapters, such as LoRA's, are added to the weights that
-    /// they adapt. Parameters are copied to the host one after another.
+    /// Writes a pipeline's parameters to a folder. The files, names, shapes and dtypes are those of the folder from
+    /// which the parameters were read, and its `config.json` and tokenizer are copied. `row` is the row that
+    /// [`load`](Self::load) returned, and `modules` are the modules of a pipeline of this row. Drawn parameters that
+    /// the folder lacks, or has in a different shape, are written in F32. Adapters, such as LoRA's, are merged into the
+    /// weights that they adapt. Parameters are copied to host memory one after another.
     ///
     /// # Errors
-    /// - [`ModelError::Modules`] if a module is missing or of another type.
+    /// - [`ModelError::Modules`] if a module is missing or has the wrong type.
     /// - The errors of [`load`](Self::load) if `row` is not the row that it returned.
-    /// - [`ModelError::Folder`] as for [`check_export`](Self::check_export), or if a value does not fit its type.
+    /// - [`ModelError::Folder`] as for [`check_export`](Self::check_export), or if a value does not fit its dtype.
     pub fn export<F, B, L>(
         &self,
         row: &Row<F, B, L>,
@@ -170,8 +168,8 @@ impl TorchWeights {
         write_copy(&layout, &self.names.folder, |name| values.get(name), folder.as_ref())
     }
 
-    /// Checks that parameters and tensors of the folder correspond one to one, except for those that are drawn, kept or
-    /// left out.
+    /// Checks that the parameters and the folder's tensors correspond one to one, except for those that are drawn, kept
+    /// or left out.
     fn check(&self, parameters: &[StoredParameter]) -> Result<(), ModelError> {
         check(parameters)?;
         for parameter in parameters.iter().filter(|parameter| !(self.drawn)(&parameter.name)) {
@@ -194,8 +192,9 @@ impl TorchWeights {
         }
     }
 
-    /// Returns the layout of an export. It is the layout of the folder without the tensors that are left out, and with
-    /// the tensors of drawn parameters. `parameters` has the name and the shape of each parameter's tensor.
+    /// Returns the layout (files, tensor names, dtypes and shapes) of an export. It is the folder's layout without the
+    /// tensors that are left out, but with those of drawn parameters. `parameters` has the name and the shape of each
+    /// parameter's tensor.
     fn layout<'a>(&self, parameters: impl Iterator<Item = (&'a str, &'a [usize])>) -> Result<Layout, ModelError> {
         let parameters: HashMap<_, _> = parameters.collect();
         let is_left_out = |name: &str| (self.left_out)(name) && !parameters.contains_key(name);

@@ -115,6 +115,20 @@ fn settings_and_exports_that_make_no_sense_are_errors() {
     adapted.export_adapter(plain(&adapted).snapshot().unwrap(), &apart).unwrap();
 }
 
+#[test]
+fn the_scale_of_rslora_is_in_the_exported_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = new(folder.path(), &configurations()[1]);
+    for (lora, expected) in [(Lora::new(4, 6.0), false), (Lora::new(4, 6.0).rank_stabilised(), true)] {
+        let adapted = model.clone().adapt(lora).unwrap();
+        let place = folder.path().join(expected.to_string());
+        adapted.export_adapter(plain(&adapted).snapshot().unwrap(), &place).unwrap();
+        let config: Value = serde_json::from_slice(&fs::read(place.join("adapter_config.json")).unwrap()).unwrap();
+        let fields = ["r", "lora_alpha", "use_rslora"].map(|field| config[field].clone());
+        assert_eq!(fields, [json!(4), json!(6.0), json!(expected)]);
+    }
+}
+
 /// Writes a folder of adapters, and returns the error of adapting a Llama with it, without the folder's path.
 fn refusal(change: impl FnOnce(&mut Value, &mut Vec<TensorLayout>)) -> String {
     let folder = tempfile::tempdir().unwrap();

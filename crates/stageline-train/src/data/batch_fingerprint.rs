@@ -1,4 +1,4 @@
-//! The fingerprint of batches: one hash of the values of all their tensors.
+//! Batch fingerprints: one hash over the values of all tensors of a list of batches.
 
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use sha2::{Digest, Sha256};
@@ -6,15 +6,15 @@ use stageline::{Batch, Payload, PayloadMapper};
 
 use crate::fingerprint::hexadecimal;
 
-/// Returns the SHA-256 of the types, shapes and values of all tensors of the batches, in hexadecimal. One tensor at a
-/// time is copied to the host's memory.
+/// Returns a SHA-256 hash, as a hexadecimal string, over the dtypes, shapes and values of all tensors in `batches`.
+/// Copies one tensor at a time to host memory.
 pub fn fingerprint_of<In: Payload, Target: Payload>(batches: &[Batch<In, Target>]) -> String {
     let mut hash = Hash(Sha256::new());
     batches.iter().for_each(|batch| batch.visit(&mut hash));
     hexadecimal(hash.0)
 }
 
-/// A visitor that adds the type, the shape and the values of each tensor of a batch to a SHA-256 digest.
+/// A visitor that adds each tensor's dtype, shape and values to a SHA-256 digest.
 struct Hash(Sha256);
 
 impl Hash {

@@ -1,4 +1,4 @@
-//! Batches of rows of tokens, and the documents that share a row ([`Documents`]).
+//! Batches of token ids for language models, and how documents are packed into samples ([`Documents`]).
 
 use std::sync::Arc;
 
@@ -10,73 +10,86 @@ use stageline_data::TokenFile;
 
 use crate::data::Data;
 
-/// A tensor of token ids, `[samples, length]`: the input of a language model, or its targets.
+/// A tensor of token ids, `[samples, length]`: a language model's input or its targets.
 pub(crate) type Tokens = Tensor<2, Int>;
 
-/// The input of a language model, as the models of `stageline-models` take it. It has the token ids,
-/// `[samples, length]`, and an optional second tensor of the same shape. The second tensor gives for each token the
-/// position in its sample at which the token's document begins. It is `None` if each sample is trained on as one text.
+/// The input of the language models in `stageline-models`: the token ids, `[samples, length]`, and optionally the
+/// document starts. These have the same shape, and give for each token the position in its sample at which the token's
+/// document begins. Attention then stays within documents; with `None`, it may cross document boundaries.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
-/// The treatment of several documents in one sample.
+/// How several documents in one sample are handled: whether attention crosses their boundaries, and whether documents
+/// are packed whole.
 ///
-/// If documents are joined or separate, a sample is a window of consecutive tokens of a text. It may contain tokens of
-/// more than one document. If a window has only a part of a document, this part counts as a whole document.
+/// With `Joined` and `Separate`, a sample is a window of consecutive tokens of a text, and may span several documents.
+/// A document that is truncated by the window's edge is treated as a whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
-    /// Each sample is trained on as one text. Attention does not stop at the ends of documents, and positions count
-    /// from the start of the sample. The last token of a document has the first token of the next document as its
-    /// target.
+    /// Train on each sample as one text. Attention crosses document boundaries, and positions count from the start of
+    /// the sample. The target of a document's last token is the first token of the next document.
     #[default]
     Joined,
-    /// Each document in a sample is trained on as if it were alone. Attention stays within documents, and positions
-    /// count from the start of the document. The first token of a document is no target.
+    /// Train on each document in a sample as if it were alone. Attention stays within documents, and positions count
+    /// from the start of the document. A document's first token is never a target.
     ///
     /// This is the convention of the Transformers library for packed samples, [`DataCollatorWithFlattening`]: its
     /// `position_ids` restart at 0 for every sequence, and the first label of every sequence is -100.
     ///
     /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator
     Separate,
-    /// Each sample has whole documents, as many as fit into its length, and padding. Each document is trained on as if it
-    /// were alone, as with [`Separate`](Self::Separate). A document that is longer than a sample is divided into several
-    /// samples. A prompt or conversation that is longer loses its end. Every sample comes once an epoch.
+    /// Fill each sample with whole documents, and padding for the rest. Train on each document as if it were alone, as
+    /// with [`Separate`](Self::Separate). A plain text that is longer than a sample is divided into several samples; a
+    /// longer prompt or conversation is truncated at its end. Every sample comes once per epoch.
     ///
     /// See [`PackedDocuments`](crate::PackedDocuments).
     Packed,
 }
 
+/// Which tokens of prompts and conversations are targets, and which are masked out in the loss. In plain texts, all
+/// tokens are targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Targets {
+    /// Train only on the completions of prompts, and on the answers in conversations.
+    #[default]
+    Answers,
+    /// Train on all tokens, including prompts and users' messages.
+    All,
+}
+
 impl Documents {
-    /// Returns, for each token of a window of a text, the offset in the window at which the token's document begins: 0
-    /// if the document begins before the window. Returns `None` if this setting lets tokens attend to other documents.
-    /// The window has `length` tokens, the first of which has the index `position` in the text.
+    /// Returns the document starts of a window: for each token, the offset in the window at which its document begins,
+    /// or 0 if the document begins before the window. Returns `None` unless the setting is `Separate`. The window has
+    /// `length` tokens and begins at the zero-based index `position` of `tokens`.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())
     }
 }
 
-/// A sample for a language model: the tokens that it reads, and for each of them the token that it is trained to
-/// predict. All lists have one length.
+/// A sample for a language model: the input tokens, and for each of them the target, which is the next token. All lists
+/// have the same length.
 pub(crate) struct Sample {
     pub(crate) input: Vec<u32>,
-    /// The target of each token: the token that the model learns to predict after it; `None` for no target.
+    /// The target of each input token, usually the next token; `None` if the target is masked out in the loss.
     pub(crate) targets: Vec<Option<u32>>,
-    /// The position in the sample at which the document of each token begins, if the documents are separate.
+    /// Document starts: for each token, the position in the sample at which its document begins. `None` if attention
+    /// crosses document boundaries.
     pub(crate) starts: Option<Vec<usize>>,
 }
 
 impl Sample {
-    /// Makes a sample of consecutive tokens: the input has all of them but the last, and the targets all but the first.
+    /// Makes a sample from consecutive tokens: the input is all but the last token, and the targets are all but the
+    /// first.
     pub(crate) fn of_row(row: &[u32]) -> Self {
         let length = row.len() - 1;
         Self { input: row[..length].into(), targets: row[1..].iter().copied().map(Some).collect(), starts: None }
     }
 }
 
-/// Makes a batch from samples of equal length. Either all samples have `starts`, or none has.
+/// Batches samples of equal length into tensors. Either all samples have `starts`, or none has.
 pub(crate) fn batch(samples: &[Sample]) -> Batch<TokenSamples, Tokens> {
     let shape = [samples.len(), samples[0].input.len()];
     let input = samples.iter().flat_map(|sample| &sample.input).map(|token| *token as i32);
@@ -90,12 +103,12 @@ pub(crate) fn batch(samples: &[Sample]) -> Batch<TokenSamples, Tokens> {
     Batch::new((tensor(input, shape), starts), tensor(targets, shape))
 }
 
-/// Formats a loss of a language model, with its perplexity.
+/// Formats a language model's mean loss for the user, with its perplexity.
 pub(crate) fn shown(loss: f64) -> String {
     format!("loss {loss:.4}, perplexity {:.2}", loss.exp())
 }
 
-/// Returns a tensor of integers, such as token ids, on the device on which batches are created.
+/// Returns an integer tensor, such as token ids, on the device of [`host`].
 pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> Tokens {
     Tokens::from_data(TensorData::new(numbers.collect::<Vec<_>>(), shape), &host())
 }

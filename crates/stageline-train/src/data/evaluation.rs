@@ -1,4 +1,4 @@
-//! The data on which a language model is evaluated: a share of its training data, or other data ([`HeldOut`]).
+//! A language model's evaluation data: a held-out share of its training data, or a separate dataset ([`HeldOut`]).
 
 use std::path::Path;
 
@@ -8,19 +8,20 @@ use stageline::Batch;
 use crate::data::Data;
 use crate::data::documents::{TokenData, TokenSamples, Tokens};
 
-/// The data on which a language model is evaluated: a share of its training data, or other data.
+/// Selects a language model's evaluation data: a held-out share of its training data, or a separate dataset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HeldOut<'a> {
-    /// A share of the training data, from 0 to below 1, is held out: it is evaluated and not trained on. For packed
-    /// documents, it is a share of the documents. Otherwise it is a share of the tokens, at the end of the text. In a
-    /// text of at least 20 documents, the held-out part begins with a document, so that no document is in both parts.
-    /// At most 64 samples are evaluated. Nothing is held out of a JSON file with rows of tokens, whatever the share.
+    /// Hold out this share of the training data, from 0 to below 1, and evaluate on at most 64 samples of it.
+    /// - Packed documents: a share of the documents.
+    /// - Other texts: a share of the tokens, at the end of the text. With at least 20 documents, the held-out part
+    ///   begins at a document boundary, so that no document is in both parts.
+    /// - A JSON file with rows of tokens: nothing is held out, whatever the share.
     Share(f64),
-    /// The data at another path is evaluated, with all of its samples. All of the training data is then trained on.
+    /// Evaluate on all samples of the separate dataset at this path, and train on all of the training data.
     Data(&'a Path),
 }
 
-/// Training data with other data on which the model is evaluated.
+/// Combines training data with a separate dataset for evaluation.
 pub struct WithEvaluation {
     pub training: TokenData,
     pub evaluation: TokenData,
@@ -38,7 +39,7 @@ impl Data for WithEvaluation {
         let all = self.evaluation.samples_per_epoch().and_then(|all| usize::try_from(all).ok()).unwrap_or(0);
         let (mut batches, mut first) = (Vec::new(), 0);
         while first < all {
-            // As in training steps, the samples before a batch must be a multiple of the samples in the batch.
+            // `Data::batch` takes a step index, so the number of samples before a batch must be a multiple of its size.
             let most = samples.min(all - first);
             let count = (1..=most).rfind(|count| first.is_multiple_of(*count)).unwrap_or(1);
             batches.push(self.evaluation.batch(first / count, count)?);
@@ -83,16 +84,8 @@ mod tests {
         fs::write(&training, "ab".repeat(200)).unwrap();
         let text: Vec<u8> = (0..=70).collect();
         fs::write(&evaluation, &text).unwrap();
-        let settings = |held_out, context| TokenSettings {
-            encoding: &Bytes,
-            end_of_document: None,
-            vocabulary: 256,
-            positions: 64,
-            context: Some(context),
-            documents: None,
-            held_out,
-            seed: 3,
-        };
+        let of_model = || TokenSettings::new(&Bytes, 256, 64);
+        let settings = |held_out, context| TokenSettings { context: Some(context), held_out, seed: 3, ..of_model() };
         let alone = open_tokens(&training, &settings(HeldOut::Share(0.0), 10)).unwrap();
         let both = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).unwrap();
         assert!(alone.validation(4).unwrap().is_empty() && both.fingerprint() == alone.fingerprint());

@@ -1,38 +1,41 @@
-//! The flags of a program that trains a language model on text ([`TokenFlags`]).
+//! The command-line flags that choose a language model's training data ([`TokenFlags`]).
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::data::documents::{Documents, TokenData};
+use crate::data::documents::{Documents, Targets, TokenData};
 use crate::data::evaluation::HeldOut;
 use crate::data::open::{TokenSettings, open_tokens};
 
-/// The share of the data that is held out by default.
+/// The default of `--held-out`: the share of the training data that is held out for evaluation.
 const HELD_OUT: f64 = 0.05;
 
-/// The flags that choose the data of a language model, and how samples are made of it.
+/// Command-line flags that choose a language model's data and how it is divided into samples.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TokenFlags {
-    /// Path of the text to train on, unless --steps is 0: a text file; a .jsonl file, whose lines have `text`, `prompt`
-    /// and `completion`, or `messages`; a folder of such files; or a .json file with arrays of token ids, which are
-    /// trained on in their order. Without tokenizer.json, each byte is a token
+    /// Path of the text to train on; required unless --steps is 0. One of: a text file; a .jsonl file, whose lines have
+    /// `text`, `prompt` and `completion`, or `messages`; a folder of such files; or a .json file with arrays of token
+    /// ids, which are trained on in their order. Without tokenizer.json, each byte is a token
     #[arg(long)]
     pub data: Option<PathBuf>,
-    /// Text to evaluate on, in one of the forms of --data, instead of a part of --data
+    /// Text to evaluate on instead of a held-out part of --data; takes the same formats as --data
     #[arg(long, value_name = "DATA")]
     pub eval_data: Option<PathBuf>,
-    /// Share of the text that is held out for evaluation and not trained on [default: 0.05, or 0 with --eval-data]
+    /// Share of the text that is held out for evaluation [default: 0.05, or 0 with --eval-data]
     #[arg(long, value_name = "SHARE")]
     pub held_out: Option<f64>,
     /// Length of a sample, in tokens [default: 256, or 1024 for packed documents, or less if the model has fewer
     /// positions]
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
-    /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]
+    /// How documents share a sample [default: packed if the data has prompts or messages, and otherwise joined]
     #[arg(long)]
     pub documents: Option<Documents>,
-    /// Prints this number of samples, with « and » around the text that is trained on, and exits
+    /// Tokens of prompts and messages that are trained on: only the completions and answers, or all [default: answers]
+    #[arg(long, value_name = "answers|all")]
+    pub train_on: Option<Targets>,
+    /// Prints this number of samples, with « and » around the tokens that are targets, and exits
     #[arg(long, value_name = "SAMPLES")]
     pub show_samples: Option<usize>,
 }
@@ -55,8 +58,8 @@ impl TokenFlags {
         Ok(())
     }
 
-    /// Opens the data of `--data`. The settings are those of `of_model`, but the flags decide `context`, `documents`
-    /// and `held_out`. Returns `None` if `--data` is unset.
+    /// Opens the dataset of `--data`, or returns `None` if the flag is unset. `of_model` holds the settings that depend
+    /// on the model; the flags override its `context`, `documents`, `targets` and `held_out`.
     ///
     /// # Errors
     /// Returns the errors of [`open_tokens`].
@@ -66,7 +69,8 @@ impl TokenFlags {
             Some(path) => HeldOut::Data(path),
             None => HeldOut::Share(self.held_out.unwrap_or(HELD_OUT)),
         };
-        let settings = TokenSettings { context: self.context, documents: self.documents, held_out, ..of_model };
+        let (context, documents, targets) = (self.context, self.documents, self.train_on.unwrap_or_default());
+        let settings = TokenSettings { context, documents, targets, held_out, ..of_model };
         let flags = if self.eval_data.is_some() { "--data, --eval-data" } else { "--data" };
         open_tokens(path, &settings).context(flags).map(Some)
     }

@@ -1,4 +1,4 @@
-//! Batches for models that classify texts: padded tokens, and the label of each text ([`LabelledTexts`]).
+//! Batches for text classifiers: padded tokens, and a label for each text ([`LabelledTexts`]).
 
 use std::path::Path;
 
@@ -13,42 +13,43 @@ use crate::data::Data;
 use crate::data::documents::{Tokens, host, tensor};
 use crate::fingerprint::hexadecimal;
 
-/// The largest allowed length, in bytes, of a file with labelled texts.
+/// The largest allowed size, in bytes, of a file with labelled texts.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// The interval at which texts are held out for validation: of every ten texts in the file, the last is held out.
+/// The hold-out interval: the last of every 10 consecutive texts in the file is held out for validation.
 const HELD_OUT: usize = 10;
 
-/// The input of a model that classifies texts: the token ids, `[samples, length]`, and a tensor of the same shape that
-/// is true for padding. Every stage can read the second tensor.
+/// The input of a text classifier: the token ids, `[samples, length]`, and a padding mask of the same shape, which is
+/// true for padding. Every pipeline stage can read the mask.
 pub type PaddedTokens = (Tensor<2, Int>, SharedInput<Tensor<2, Bool>>);
 
-/// Training data for a model that classifies texts. The input is [`PaddedTokens`], and the target is the label of each
-/// text, `[samples]`. Every text for training comes once an epoch, in an order that a seed decides.
+/// Training data for a text classifier. The input is [`PaddedTokens`], and the targets are the labels of the texts,
+/// `[samples]`. Every training text comes once per epoch, in an order that a seed decides.
 pub struct LabelledTexts {
     texts: Vec<Labelled>,
-    /// The length, in tokens, to which texts are padded or cut.
+    /// The length, in tokens, to which all texts are padded or truncated, so that they fit into one tensor.
     length: usize,
     epochs: Epochs,
 }
 
 struct Labelled {
-    /// The number of the text's line in the file, from 1.
+    /// The text's line number in the file, counted from 1, for error messages.
     line: usize,
     tokens: Vec<u32>,
     label: i32,
 }
 
 impl LabelledTexts {
-    /// Reads texts from a JSON-lines file. Each line is an object with a `text` and a `label`, a class counted from 0.
-    /// Every tenth text is held out for validation.
+    /// Reads texts from a JSON-lines file. Each line is an object with a `text` and a `label`, a class index counted
+    /// from 0. Every tenth text is held out for validation.
     ///
-    /// Texts are padded with token 0 to `length` tokens. A longer text loses tokens at its end, before the special
-    /// tokens that end it. `seed` decides the texts of each step.
+    /// Texts are padded with token 0, or truncated, to `length` tokens; a truncated text keeps the special tokens at
+    /// its end. `seed` decides the order of the training texts in each epoch.
     ///
     /// # Errors
-    /// Returns an error that names the line if a line is not such an object, or if a text cannot be encoded. It is also
-    /// an error if the file cannot be read, if there is no text, or if special tokens have no room.
+    /// Returns an error that names the line if the line is not such an object, if its text cannot be encoded, or if
+    /// `length` leaves no room beside the special tokens. Also returns an error if the file cannot be read, or has no
+    /// text.
     pub fn read(path: &Path, encoding: &dyn Encode, length: usize, seed: u64) -> Result<Self> {
         let file = std::io::read_to_string(open_file(path, MOST_BYTES)?);
         let file = file.with_context(|| path.display().to_string())?;
@@ -62,16 +63,15 @@ impl LabelledTexts {
         Ok(Self { texts, length, epochs })
     }
 
-    /// Returns the number of classes: the largest label of all texts, plus 1. Texts that are held out for validation
-    /// count too.
+    /// Returns the number of classes: the largest label of all texts, including those held out for validation, plus 1.
     pub fn classes(&self) -> usize {
         self.texts.iter().map(|text| text.label as usize + 1).max().unwrap_or_default()
     }
 
-    /// Checks that all tokens of the texts are in a model's vocabulary of `vocabulary` tokens.
+    /// Checks that all tokens of the texts are below `vocabulary`, the size of the model's vocabulary.
     ///
     /// # Errors
-    /// Returns an error that names the first token that is not in the vocabulary, and its line.
+    /// Returns an error that names the first token id that is not in the vocabulary, and the token's line.
     pub fn check(&self, vocabulary: usize) -> Result<()> {
         for Labelled { line, tokens, .. } in &self.texts {
             let beyond = tokens.iter().find(|token| **token as usize >= vocabulary);
@@ -118,7 +118,7 @@ impl Data for LabelledTexts {
     type Target = Tensor<1, Int>;
 
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<PaddedTokens, Tensor<1, Int>>> {
-        // Of ten texts, the first nine are trained on.
+        // Skips every tenth text, which is held out.
         let text = |drawn: u64| drawn as usize + drawn as usize / (HELD_OUT - 1);
         let drawn = self.epochs.of_step(step as u64, samples);
         Ok(self.batch_of(&drawn.into_iter().map(|drawn| &self.texts[text(drawn)]).collect::<Vec<_>>()))

@@ -1,5 +1,4 @@
-//! Opens the training data of a language model ([`open_tokens`]): texts, which are turned into tokens once, or rows of
-//! tokens.
+//! Opens a language model's training data ([`open_tokens`]): texts, which are tokenised once, or rows of tokens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,55 +6,75 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail, ensure};
 use stageline_data::{Encode, TokenFile, TokenOptions, files_left_out, prepare};
 
-use crate::data::documents::{Documents, TokenData};
+use crate::data::documents::{Documents, Targets, TokenData};
 use crate::data::evaluation::{HeldOut, WithEvaluation};
 use crate::data::packed::{PackedDocuments, Packing};
 use crate::data::rows::TokenRows;
 use crate::data::windows::TokenWindows;
 use crate::terminal::say;
 
-/// The longest input of a model, in tokens, if its length is not given: for windows of a text, and for packed
-/// documents.
+/// Default maximum sample length, in tokens, for windows of a text.
 const LONGEST_WINDOW: usize = 256;
 const LONGEST_PACKED: usize = 1024;
 
-/// The settings with which [`open_tokens`] turns a text into samples.
+/// Settings for [`open_tokens`]: how a text is tokenised and divided into samples.
 pub struct TokenSettings<'a> {
-    /// The encoding that turns the text into tokens, such as a tokenizer.
+    /// The encoding that tokenises the text, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document, unless it is already the document's last token; `None` appends
-    /// nothing. Conversations get no such token, because a chat template ends them. A token above the size of the
-    /// encoding's vocabulary is not appended, and a line on the terminal says so.
+    /// The end-of-document token, appended to every document that does not already end with it; `None` appends nothing.
+    /// It is not appended to conversations, because their chat template ends them. If the encoding's vocabulary lacks
+    /// the token, a message says so, and nothing is appended.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary. Every token of the training data must be smaller. The vocabulary of the
-    /// text's encoding may be larger.
+    /// The model's vocabulary size. All token ids of the training data must be below it; the encoding's own vocabulary
+    /// may be larger.
     pub vocabulary: usize,
-    /// The length, in tokens, of the longest input that the model takes.
+    /// The length, in tokens, of the longest sequence that the model supports.
     pub positions: usize,
-    /// The length of a sample, in tokens: from 1 to `positions`. `None` stands for `positions`, but at most 256 for
-    /// windows of a text and 1024 for packed documents. For a JSON file of rows it must be `None` or one token less
-    /// than the length of the rows.
+    /// The sample length in tokens, from 1 to `positions`. `None` stands for `positions`, but at most 256 for windows
+    /// of a text and 1024 for packed documents. For a JSON file of rows, only `None` and the row length minus 1 are
+    /// valid.
     pub context: Option<usize>,
-    /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts
-    /// or conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has
-    /// no documents.
+    /// How several documents in one sample are handled. `None` stands for `Packed` if the data has prompts or
+    /// conversations, and otherwise for `Joined`. For a JSON file of rows, which has no documents, only `None` and
+    /// `Joined` are valid.
     pub documents: Option<Documents>,
-    /// The data on which the model is evaluated.
+    /// Which tokens of prompts and conversations are targets; the others are masked out in the loss.
+    pub targets: Targets,
+    /// The data on which the model is evaluated: a held-out share of the training data, or a separate dataset.
     pub held_out: HeldOut<'a>,
-    /// The seed of the random choice of samples for each training step.
+    /// The seed for the random order of the samples.
     pub seed: u64,
 }
 
-/// Opens the training data of a language model, and turns texts into tokens once. The path is one of these:
+impl<'a> TokenSettings<'a> {
+    /// Returns settings for a model with `vocabulary` tokens and sequences of up to `positions` tokens: no
+    /// end-of-document token, no held-out data, seed 0, and defaults for the rest.
+    pub fn new(encoding: &'a dyn Encode, vocabulary: usize, positions: usize) -> Self {
+        Self {
+            encoding,
+            end_of_document: None,
+            vocabulary,
+            positions,
+            context: None,
+            documents: None,
+            targets: Targets::default(),
+            held_out: HeldOut::Share(0.0),
+            seed: 0,
+        }
+    }
+}
+
+/// Opens a language model's training data, and tokenises texts once. The path is one of these:
 ///
 /// - A text file, or a folder of text files.
 /// - A JSON-lines file. Each line has a `text`, a `prompt` with its `completion`, or the `messages` of a conversation.
-///   With a prompt or a conversation, only the completion or the answers are trained on. The answers are what the chat
-///   template marks by `{% generation %}`, or else the assistant's messages.
+///   With a prompt or a conversation, only the completion or the answers are targets, unless `settings` has
+///   [`Targets::All`]. The answers are what the chat template marks by `{% generation %}`, or else the assistant's
+///   messages.
 /// - A `.json` file with rows of tokens ([`TokenRows`]).
 ///
 /// # Errors
-/// Returns an error if the data cannot be read or is too short, or if the model does not support its tokens or lengths.
+/// Returns an error if the data cannot be read, is too short, or has tokens or lengths that the model does not support.
 pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let share = match settings.held_out {
         HeldOut::Share(share) => share,
@@ -65,21 +84,22 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let settings = &TokenSettings { end_of_document: end_of_document(path, settings)?, ..*settings };
     let (training, form) = open(path, settings, share)?;
     let HeldOut::Data(path) = settings.held_out else { return Ok(training) };
-    // Samples of the same form, so that the losses can be compared.
+    // Evaluation samples have the same form as training samples, so that the losses can be compared.
     let settings = TokenSettings { context: Some(form.context), documents: Some(form.documents), ..*settings };
     let (evaluation, _) =
         open(path, &settings, 0.0).with_context(|| format!("the data for evaluation, {}", path.display()))?;
     Ok(Arc::new(WithEvaluation { training, evaluation }))
 }
 
-/// The form of the samples of a text: the length of the input in tokens, and the treatment of documents.
+/// The format of a dataset's samples: input length in tokens (`context`), and how documents share a sample. Evaluation
+/// data is opened in the format of the training data.
 struct Form {
     context: usize,
     documents: Documents,
 }
 
-/// Opens the data at `path`. The share `held_out` of the data, from 0 to below 1, is evaluated and not trained on. Also
-/// returns the form of the samples.
+/// Opens the dataset at `path`, with the share `held_out` (from 0 to below 1) held out for evaluation. Also returns the
+/// sample format, so that a separate evaluation dataset can use the same one.
 fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenData, Form)> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if has_rows(path) {
@@ -105,6 +125,10 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
         }
     }
     let by_default = if tokens.has_prompts() { Documents::Packed } else { Documents::Joined };
+    let tokens = match settings.targets {
+        Targets::Answers => tokens,
+        Targets::All => tokens.training_on_prompts(),
+    };
     let documents = settings.documents.unwrap_or(by_default);
     let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
     let context = context.unwrap_or(positions.min(longest));
@@ -118,7 +142,8 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     Ok((Arc::new(packed), form))
 }
 
-/// Opens a JSON file of rows of tokens, with the form of its rows.
+/// Opens a JSON file of token rows, and returns its sample format too. Returns an error if `settings` ask for another
+/// sample length, or for separate documents.
 fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     let rows = TokenRows::read(path)?;
     let context = rows.context();
@@ -139,14 +164,13 @@ fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     Ok((Arc::new(rows), Form { context, documents: Documents::Joined }))
 }
 
-/// Whether `path` names a JSON file of rows of tokens, by its extension.
+/// Whether `path` is a JSON file of token rows, judged by its extension (`.json`).
 fn has_rows(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
-/// Returns the token that is appended to every document of the data at `path`. The result is `None` if the settings
-/// have no such token, or one that is larger than the size of the encoding's vocabulary. For texts, a line on the
-/// terminal then says so.
+/// Returns the token to append to every document at `path`. If the settings have no such token, or it is outside the
+/// encoding's vocabulary, prints a message and returns `None`. For rows of tokens, a missing token is not reported.
 fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>> {
     let encoded = settings.encoding.vocabulary();
     match settings.end_of_document {
@@ -164,7 +188,8 @@ fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>>
     Ok(settings.end_of_document)
 }
 
-/// Prints how documents are packed into samples, and how many of them are cut or left out.
+/// Prints the packing statistics `packing`: how documents were packed into samples of `context` tokens, and how many
+/// were divided, truncated or left out.
 fn tell(packing: Packing, context: usize) -> Result<()> {
     let Packing { samples, divided, cut, lost_tokens, beyond, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
@@ -189,8 +214,8 @@ fn tell(packing: Packing, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if a text has a token that is not in the model's vocabulary of `vocabulary` tokens. The text's
-/// encoding may have a larger vocabulary, for example with a token for padding.
+/// Returns an error if the text has a token id of `vocabulary` (the model's vocabulary size) or more. The encoding's
+/// own vocabulary may be larger, for example because of a padding token.
 fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
     if tokens.vocabulary() > vocabulary {
         let largest = tokens.largest_token()?;
@@ -203,7 +228,9 @@ fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "flex")]
 mod tests {
+    use stageline::nn::MASKED;
     use stageline_data::Bytes;
 
     use super::*;
@@ -219,5 +246,25 @@ mod tests {
         let message =
             "the text has the token id 99, and the model knows only ids below 99; use the model's own tokenizer";
         assert_eq!(check_vocabulary(&tokens, 99).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn prompts_are_targets_only_if_all_tokens_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, "{\"prompt\": \"2 + 2 = \", \"completion\": \"4.\"}\n").unwrap();
+        let opened = |targets| {
+            let settings = TokenSettings { context: Some(20), targets, ..TokenSettings::new(&Bytes, 256, 64) };
+            open_tokens(&path, &settings).unwrap()
+        };
+        let [answers, all] = [Targets::Answers, Targets::All].map(opened);
+        let trained = |data: &TokenData| {
+            let batches = data.batch(0, 1).unwrap().into_micro_batches(1).unwrap();
+            let targets =
+                batches.into_iter().flat_map(|(_, target)| target.into_data().iter::<i64>().collect::<Vec<_>>());
+            targets.filter(|target| *target != MASKED).map(|target| target as u8 as char).collect::<String>()
+        };
+        assert_eq!((trained(&answers).as_str(), trained(&all).as_str()), ("4.", " + 2 = 4."));
+        assert_ne!(answers.fingerprint(), all.fingerprint());
     }
 }

@@ -1,4 +1,4 @@
-//! Batches for language models of whole documents, several in a sample ([`PackedDocuments`]).
+//! Batches of packed samples for language models: each sample has several whole documents ([`PackedDocuments`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,16 +12,16 @@ use crate::data::Data;
 use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown};
 use crate::fingerprint::hexadecimal;
 
-/// The largest number of held-out samples that an evaluation reads.
+/// Maximum number of held-out samples per evaluation, to bound its duration.
 const VALIDATION_SAMPLES: usize = 64;
 
-/// Training data for a language model: whole documents, as many in a sample as fit, and padding. Each document is
-/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A plain text that
-/// is longer than a sample is divided into parts, which count as documents. A longer prompt or conversation is cut at
-/// its end, and left out if nothing before the cut is trained on.
+/// Packed training data for a language model: each sample is filled with whole documents, and padding for the rest.
+/// Each document is trained on as if it were alone: attention and positions restart at its first token. A plain text
+/// longer than a sample is divided into pieces, each of which counts as a document. A longer prompt or conversation is
+/// truncated at its end, or left out if no target remains.
 ///
 /// Documents are packed by best-fit decreasing (the longest first, each into the fullest sample that has room), which
-/// leaves little padding. Every sample comes once an epoch, in an order that the seed decides.
+/// leaves little padding. Every sample comes once per epoch, in an order that the seed decides.
 pub struct PackedDocuments {
     tokens: TokenFile,
     training: Vec<Vec<Piece>>,
@@ -29,34 +29,34 @@ pub struct PackedDocuments {
     epochs: Epochs,
     /// The length of the model's input, in tokens.
     context: usize,
-    /// The fraction of the documents that is held out for validation, from 0 to below 1.
+    /// Fraction of the documents that is held out for validation, from 0 to below 1.
     held_out: f64,
     packing: Packing,
 }
 
-/// Counts of packed, cut and omitted documents. Documents that are held out count too, except in `samples` and
-/// `padding`.
+/// Statistics of how documents were packed, divided, truncated or left out. Held-out documents count too, except in
+/// `samples` and `padding`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Packing {
-    /// The number of samples to train on.
+    /// The number of training samples.
     pub samples: usize,
-    /// The number of documents that are longer than a sample, and are divided.
+    /// The number of plain texts that were divided into several pieces because they are longer than a sample.
     pub divided: u64,
-    /// The number of prompts and conversations that are longer than a sample, and are cut at their ends.
+    /// The number of prompts and conversations that were truncated because they are longer than a sample.
     pub cut: u64,
-    /// The number of tokens that the cuts remove.
+    /// The number of tokens dropped by truncating prompts and conversations.
     pub lost_tokens: u64,
-    /// The number of prompts and conversations that are left out, because the first token that is trained on is beyond
-    /// the length of a sample.
+    /// The number of prompts and conversations that are left out because their first target lies beyond the length of a
+    /// sample.
     pub beyond: u64,
-    /// The number of documents that are left out, because none of their tokens is trained on.
+    /// The number of documents that are left out because all their targets are masked out.
     pub left_out: u64,
-    /// The share of the training samples' positions that is padding.
+    /// The padding in the training samples, as a fraction of all their positions.
     pub padding: f64,
 }
 
-/// The part of a document that is in a sample. `start` is the position of its first token in the token file, and
-/// `length` is its number of input tokens. The target of each input token is the token after it.
+/// A document, or a piece of a divided one, to be packed into a sample. `start` is the index of its first token in the
+/// token file, and `length` is its number of input tokens. Each input token's target is the next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     start: u64,
@@ -64,8 +64,8 @@ struct Piece {
 }
 
 impl Packing {
-    /// Appends to `pieces` the parts of a document that fit into samples of `context` tokens. Counts documents that are
-    /// divided, cut or left out.
+    /// Appends `document`, a range of token indices, to `pieces`, divided or truncated to fit into samples of `context`
+    /// tokens. Updates the packing statistics.
     fn add(&mut self, tokens: &TokenFile, document: Range<u64>, context: u64, pieces: &mut Vec<Piece>) {
         let whole = document.end - document.start - 1;
         let of = |start: u64| Piece { start, length: context.min(document.end - 1 - start) as usize };
@@ -88,24 +88,25 @@ impl Packing {
 }
 
 impl PackedDocuments {
-    /// Creates training data from a tokenised text, in samples of `context` tokens. `held_out` is the fraction of the
-    /// documents, spread evenly over the text, that is used only for evaluation.
+    /// Creates training data from a tokenised text, in samples of `context` tokens. The fraction `held_out` of the
+    /// documents, spread evenly over the text, is used only for evaluation.
     ///
     /// # Errors
-    /// Returns an error if there are too few documents to hold some out, or if either part has no token to train on.
+    /// Returns an error if there are too few documents to hold some out, or if the training or held-out part has no
+    /// target.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!((0.0..1.0).contains(&held_out), "a share of {held_out} is held out; give at least 0 and less than 1");
         let documents = tokens.documents();
         ensure!(
             held_out == 0.0 || documents > 1,
-            "there is one document, so none can be held out; hold out the fraction 0, or give more documents"
+            "there is one document, so none can be held out; give --held-out 0, or more documents"
         );
         let evaluated = ((documents as f64 * held_out).round() as u64).clamp(u64::from(held_out > 0.0), documents - 1);
         let mut packing = Packing::default();
         let (mut training, mut validation) = (Vec::with_capacity(documents as usize), Vec::new());
         for index in 0..documents {
-            // The documents are divided into `evaluated` equal parts, and the last document of each part is held out.
+            // The held-out documents are spread evenly: the last of each of `evaluated` equal groups of documents.
             let part = |index: u64| u128::from(index) * u128::from(evaluated) / u128::from(documents);
             let pieces = if part(index) < part(index + 1) { &mut validation } else { &mut training };
             packing.add(&tokens, tokens.document(index), context as u64, pieces);
@@ -122,7 +123,8 @@ impl PackedDocuments {
              give a longer context, or data with completions or with messages of the role `assistant`",
             if evaluated > 0 { " for training" } else { "" }
         );
-        // Samples are chosen evenly, because the samples with the longest documents come first.
+        // Validation samples are taken at even intervals, because packing puts the samples with the longest documents
+        // first.
         let (all, count) = (validation.len(), validation.len().min(VALIDATION_SAMPLES));
         let validation = (0..count).map(|at| std::mem::take(&mut validation[at * all / count])).collect();
         let filled: usize = training.iter().flatten().map(|piece| piece.length).sum();
@@ -132,7 +134,7 @@ impl PackedDocuments {
         Ok(Self { tokens, training, validation, epochs, context, held_out, packing })
     }
 
-    /// Returns how the documents are packed into samples.
+    /// Returns statistics of how the documents are packed into samples.
     pub fn packing(&self) -> Packing {
         self.packing
     }
@@ -160,13 +162,13 @@ impl PackedDocuments {
     }
 }
 
-/// Packs pieces of documents into samples of `context` tokens by best-fit decreasing. Pieces are placed one after the
-/// other, the longest first. A piece goes into the fullest sample that still has room for it, or into a new sample if
-/// none has. Pieces of equal length keep their order. No piece may be longer than `context`.
+/// Packs pieces of documents into samples of `context` tokens by best-fit decreasing. The longest pieces are placed
+/// first. Each piece goes into the fullest sample that still has room for it, or into a new sample if none has. Pieces
+/// of equal length keep their order. No piece may be longer than `context`.
 fn pack(mut pieces: Vec<Piece>, context: usize) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
     let mut samples: Vec<Vec<Piece>> = Vec::new();
-    // The samples by the number of tokens that still fit into them.
+    // Maps a number of free positions to the indices of the samples that still have this much room.
     let mut with_room: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for piece in pieces {
         let fitting = with_room.range_mut(piece.length..).next().map(|(room, of_room)| {
@@ -207,7 +209,7 @@ impl Data for PackedDocuments {
     }
 
     fn fingerprint(&self) -> String {
-        // Other lengths and shares give other samples.
+        // A different context length or held-out share gives different samples, and so a different fingerprint.
         let mut sum = Sha256::new_with_prefix("held out evenly, long texts divided, orders of 2026-11");
         sum.update(self.tokens.fingerprint());
         sum.update((self.context as u64).to_le_bytes());
@@ -347,7 +349,7 @@ mod tests {
         let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the very \
                        first, which is never a target; hold out more documents, or give a longer context";
         assert_eq!(refused(&[("a", "x"), ("a long prompt", "x")], 0.1), message);
-        let message = "there is one document, so none can be held out; hold out the fraction 0, or give more documents";
+        let message = "there is one document, so none can be held out; give --held-out 0, or more documents";
         assert_eq!(refused(&[("a", "x")], 0.1), message);
     }
 }

@@ -1,9 +1,8 @@
-//! Reads the batches of a training ahead of the steps, on threads of their own.
+//! Prefetches a training run's batches on separate threads.
 //!
-//! Nothing waits for these threads: a thread that hangs in `Data::batch` must not hang the end of a training. They own
-//! a share of the data, and each ends after the batch that it is reading when the [`Batches`] are dropped. If
-//! `Data::batch` panics in such a thread after the training has returned, its message may still be printed. That is
-//! harmless: nobody needs the batch, and the thread ends.
+//! Nothing joins these threads, so that a thread that hangs in `Data::batch` cannot hang the end of a training run.
+//! Each thread shares the data and, once the [`Batches`] are dropped, ends after its current read. A panic in
+//! `Data::batch` after the end of the training run may still print its message, but is harmless.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,41 +19,40 @@ use stageline::{Batch, Payload};
 
 use crate::data::Data;
 
-/// The interval at which a training that waits for a batch checks for the signal to stop.
+/// The polling interval at which a wait for a batch checks for a stop signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The function of a reading thread: a loop that reads batches ahead of the training steps.
+/// A prefetch thread's main function.
 type Reader = Box<dyn FnOnce() + Send>;
 
-/// The batches of a range of training steps, in order. Several threads read them ahead of the steps.
+/// The batches of a range of training steps, prefetched by several threads and returned in order.
 pub struct Batches<In, Target> {
-    /// The sending end of a channel of step indices. A reading thread takes an index from it, and reads the batch of
-    /// this step. A new index is sent only when the training takes a batch, which limits the number of batches in
-    /// memory.
+    /// Sends step indices to the prefetch threads; a thread reads the batch of each index that it receives. A new index
+    /// is sent only when the training run takes a batch, which bounds the number of batches in memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches, by step, that arrived while the training waited for the batch of an earlier step.
+    /// Batches that were read before the batch of an earlier step, by step, until their turn comes.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
-    /// The range of steps whose batches the training has not taken yet.
+    /// The range of steps whose batches the training run has not taken yet.
     untaken: Range<usize>,
-    /// The range of steps whose batches no reading thread has been told to read yet.
+    /// The range of steps whose batches have not been requested from the prefetch threads yet.
     unread: Range<usize>,
-    /// Whether a batch could not be read. No further batches are then returned.
+    /// Whether reading a batch has failed. Every later call of `next` then returns an error.
     failed: bool,
-    /// A shared flag that becomes true when a signal asks the training to stop. It ends a wait for a batch.
+    /// Becomes true when a signal asks the training run to stop; also ends a wait for a batch.
     stop: Arc<AtomicBool>,
-    /// The total time for which training steps waited for their batches.
+    /// The total time that training steps have waited for their batches.
     waited: Duration,
 }
 
 impl<In: Payload, Target: Payload> Batches<In, Target> {
-    /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At any
-    /// time, at most `ahead` batches are being read, or are read and not yet taken by the training. The threads end
-    /// when all batches are read, or when the returned value is dropped. A wait for a batch ends early when `stop`
-    /// becomes true.
+    /// Starts `ahead` threads that prefetch the batches of the range `steps`, with `samples` samples in each. At most
+    /// `ahead` batches are in flight: being read, or read but not yet taken by the training run. The threads end when
+    /// all batches are read, or when the returned value is dropped. A wait for a batch ends early when `stop` becomes
+    /// true.
     ///
     /// # Errors
-    /// Returns an error if the system cannot start so many threads.
+    /// Returns an error if the operating system cannot start that many threads.
     pub fn start<D>(
         data: &Arc<D>,
         steps: Range<usize>,
@@ -65,13 +63,13 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
     where
         D: Data<Input = In, Target = Target>,
     {
-        // Nothing joins the threads (see the page of this module).
+        // Nothing joins the threads (see the module documentation).
         let spawn = |reader: Reader| thread::Builder::new().name("read-ahead".to_owned()).spawn(reader).map(drop);
         Self::start_on(data, steps, samples, ahead, stop, spawn)
     }
 
-    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread, so
-    /// that a test can make it fail.
+    /// Starts the prefetch threads like [`start`](Self::start), but with the given `spawn`, so that a test can make it
+    /// fail.
     fn start_on<D>(
         data: &Arc<D>,
         steps: Range<usize>,
@@ -83,7 +81,7 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
     where
         D: Data<Input = In, Target = Target>,
     {
-        // Neither channel is ever full, because at most this number of batches is allowed and not taken.
+        // Sending on either channel never blocks: their capacity is `ahead`, the maximum number of batches in flight.
         let (allowed, to_read) = bounded::<usize>(ahead);
         let (done, read) = bounded(ahead);
         for started in 0..ahead.min(steps.len()) {
@@ -92,13 +90,13 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
                 for step in to_read {
                     let batch = catch_unwind(AssertUnwindSafe(|| data.batch(step, samples)));
                     let panicked = |_| Err(anyhow!("the batch of step {step} cannot be made: `Data::batch` panicked"));
-                    // Nobody needs a batch that is read after the end.
+                    // Sending fails if the training run has ended, and nobody needs the batch.
                     if done.send((step, batch.unwrap_or_else(panicked))).is_err() {
                         break;
                     }
                 }
             };
-            // The threads that have started end, because an error drops `allowed`.
+            // Threads already started end by themselves, because the early return drops `allowed`.
             let missing = || {
                 format!("--read-ahead {ahead}: only {started} threads that read batches could be started; give fewer")
             };
@@ -110,17 +108,16 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Ok(batches)
     }
 
-    /// Sends the index of the next step to the reading threads, so that one of them reads its batch. Does nothing after
-    /// the last step.
+    /// Requests the next step's batch from the prefetch threads. Does nothing after the last step.
     fn allow_next(&mut self) {
         if let Some(step) = self.unread.next() {
-            // The threads end before this sender only if they panic, and then `next` returns an error.
+            // Sending fails only if all threads have panicked; `next` then returns an error.
             let _ = self.allowed.send(step);
         }
     }
 
-    /// Returns the batch of the next training step, and waits until it has been read. Returns `None` after the last
-    /// batch, or if the stop signal comes during the wait.
+    /// Waits for the next training step's batch, and returns it. Returns `None` after the last batch, or if the stop
+    /// signal comes during the wait.
     ///
     /// # Errors
     /// Returns an error if this batch or an earlier one could not be read, or if the reading threads have ended.
@@ -139,8 +136,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         batch.map(Some)
     }
 
-    /// Waits until the batch of a training step has been read, and returns it. Returns `None` if the stop signal comes
-    /// first.
+    /// Waits until the batch of the training step `step` has been read, and returns it. Returns `None` if the stop
+    /// signal comes first.
     fn wait_for(&mut self, step: usize) -> Option<Result<Batch<In, Target>>> {
         loop {
             if let Some(batch) = self.early.remove(&step) {

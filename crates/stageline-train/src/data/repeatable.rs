@@ -1,4 +1,4 @@
-//! Checks before a training that its data returns the same batch for the same step each time.
+//! Checks, before training, that the data returns the same batch each time for the same step.
 
 use std::slice::from_ref;
 
@@ -8,8 +8,7 @@ use stageline::Batch;
 use crate::data::Data;
 use crate::data::batch_fingerprint::fingerprint_of;
 
-/// Returns a batch with the first sample of the first step. Reads the sample twice, to check that the source of batches
-/// is repeatable.
+/// Returns the first step's batch with only its first sample, which is read twice to check that the data is repeatable.
 ///
 /// # Errors
 /// Returns an error if the sample cannot be read, or if the two reads differ.

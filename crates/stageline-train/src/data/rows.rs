@@ -1,4 +1,4 @@
-//! Training data that is a JSON file of rows of tokens, which are trained on in the order of the file ([`TokenRows`]).
+//! Training data in a JSON file of token rows, which are trained on in the order of the file ([`TokenRows`]).
 
 use std::path::Path;
 
@@ -11,23 +11,24 @@ use crate::data::Data;
 use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown, tensor};
 use crate::fingerprint::hexadecimal;
 
-/// The remedy in the error for a JSON file without rows of tokens. Data sets of documents are often arrays of objects.
+/// Advice at the end of the error for a JSON file without token rows. It also mentions JSON lines, because document
+/// datasets are often arrays of objects.
 const ROWS: &str = "give an array of equally long arrays of tokens; give documents as JSON lines, one object a line, in a \
-                    .jsonl file (jq -c '.[]' FILE.json > FILE.jsonl)";
+                    file that ends in .jsonl (rename a file of such lines; from an array of objects, jq -c '.[]' FILE.json > \
+                    FILE.jsonl makes one)";
 
-/// The largest allowed length, in bytes, of a JSON file with rows of tokens.
+/// The largest allowed size, in bytes, of a JSON file with token rows.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
-/// Training data for a language model: rows of tokens, all of the same length. Each row is one sample. Training takes
-/// the rows in order, and begins again with the first row after the last. In a row, every token is the target of the
-/// tokens before it.
+/// Training data for a language model: token rows of equal length, each of which is one sample. Rows are used in order,
+/// and again from the first after the last. In a row, every token but the first is a target.
 pub struct TokenRows {
     rows: Vec<Vec<u32>>,
 }
 
 impl TokenRows {
-    /// Reads rows of tokens from a JSON file with an array of equally long arrays of tokens. Rows of one token can be
-    /// read, but [`batch`](Data::batch) then returns an error, because such a row has no target.
+    /// Reads a JSON file with an array of equally long arrays of token ids. One-token rows are accepted, but have no
+    /// target, so [`batch`](Data::batch) returns an error for them.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.
@@ -43,7 +44,7 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Checks that the rows of tokens fit a model. Its vocabulary has `vocabulary` tokens, and a row may have at most
+    /// Checks that all token ids are below `vocabulary` (the model's vocabulary size), and that rows have at most
     /// `longest` tokens.
     ///
     /// # Errors
@@ -56,12 +57,12 @@ impl TokenRows {
         Ok(())
     }
 
-    /// Returns the number of tokens of a row that the model reads: all but the last, which is only a target.
+    /// Returns the input length: a row's length without its last token, which is only a target.
     pub fn context(&self) -> usize {
         self.rows[0].len() - 1
     }
 
-    /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
+    /// Returns the token ids of all rows as one model input, `[rows, length]`.
     pub fn input(&self) -> Tokens {
         tensor(self.rows.iter().flatten().map(|token| *token as i32), [self.rows.len(), self.rows[0].len()])
     }
@@ -78,7 +79,7 @@ impl Data for TokenRows {
     }
 
     fn fingerprint(&self) -> String {
-        // The length of the rows is a part of the data: it decides which tokens are one sample.
+        // The row length is part of the data: it decides which tokens form a sample.
         let mut sum = Sha256::new_with_prefix((self.rows[0].len() as u64).to_le_bytes());
         self.rows.iter().flatten().for_each(|token| sum.update(token.to_le_bytes()));
         hexadecimal(sum)

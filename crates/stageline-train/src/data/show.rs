@@ -1,4 +1,4 @@
-//! Shows samples of a language model as text, with the parts that are trained on ([`show_samples`]).
+//! Shows a language model's samples as text, with their targets marked ([`show_samples`]).
 
 use std::fmt::Write;
 use std::iter;
@@ -11,9 +11,9 @@ use stageline_data::Encode;
 use crate::data::Data;
 use crate::data::documents::{TokenSamples, Tokens};
 
-/// Returns the first `count` training samples, or all of an epoch, as text. A user can then see what a model reads and
-/// what it is trained to predict. The text that is trained on is between `«` and `»`, and each document begins on a
-/// line of its own.
+/// Returns the first `count` training samples (or all, if an epoch has fewer) as text, to show what a model reads and
+/// is trained to predict. Text whose tokens are targets is between `«` and `»`, and each document begins on a line of
+/// its own.
 ///
 /// # Errors
 /// Returns an error if `count` is 0, or if the samples cannot be read or their tokens cannot be decoded.
@@ -43,11 +43,11 @@ fn numbers(tokens: Tokens) -> Vec<i64> {
     tokens.into_data().iter::<i64>().collect()
 }
 
-/// A token, and whether a model is trained to predict it.
+/// A token id, and whether the token is a target (marked in the shown text).
 type Marked = (u32, bool);
 
-/// Returns the documents of a sample. The targets of a document's tokens are its next tokens. Without `starts`, the
-/// positions at which documents begin, the sample is one document. Padding is left out.
+/// Splits a sample into its documents, drops padding, and marks the tokens that are targets (not masked out in
+/// `targets`). `starts` are the document starts; without them, the sample is one document.
 fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<Marked>> {
     let begins = |at: usize| starts.map_or(at == 0, |starts| at == 0 || starts[at] != starts[at - 1]);
     let borders: Vec<_> = (0..input.len()).filter(|at| begins(*at)).chain(iter::once(input.len())).collect();
@@ -62,7 +62,7 @@ fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<
             continue;
         }
         let mut document = vec![(input[0] as u32, false)];
-        // A token that is not trained on is taken from the input, because its target is masked.
+        // A masked-out target's token id is taken from the input.
         let next = input[1..].iter().map(Some).chain(iter::once(None));
         document.extend(targets.iter().zip(next).filter_map(|(target, next)| match *target {
             MASKED => next.map(|token| (*token as u32, false)),
@@ -73,7 +73,7 @@ fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<
     documents
 }
 
-/// Returns the text of a document, with `«` and `»` around what is trained on.
+/// Decodes a document, with `«` and `»` around the text whose tokens are targets.
 fn shown(document: &[Marked], encoding: &dyn Encode) -> Result<String> {
     let mut text = String::new();
     for run in document.chunk_by(|(_, one), (_, other)| one == other) {
@@ -86,14 +86,14 @@ fn shown(document: &[Marked], encoding: &dyn Encode) -> Result<String> {
                 false => part.iter().try_for_each(|token| write!(decoded, "<{token}>"))?,
             }
         }
-        // The text goes to a terminal.
+        // Control characters are escaped, because the text goes to a terminal.
         let plain: String = decoded.split_inclusive(['\n', '\t']).map(escaped).collect();
         text += &if run[0].1 { format!("«{plain}»") } else { plain };
     }
     Ok(text)
 }
 
-/// Returns a text that ends with at most one line feed or tab, with its other control characters escaped.
+/// Escapes the control characters of `text`, except for one line feed or tab at its end.
 fn escaped(text: &str) -> String {
     let line = text.strip_suffix(['\n', '\t']).unwrap_or(text);
     Printable::new(line).at_most(usize::MAX).to_string() + &text[line.len()..]

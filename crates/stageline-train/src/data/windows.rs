@@ -1,5 +1,4 @@
-//! Windows of a long text as samples of a language model, in which every token is the target of the tokens before it
-//! ([`TokenWindows`]).
+//! A source for language models that uses windows of a long text as samples ([`TokenWindows`]).
 
 use std::ops::Range;
 
@@ -12,30 +11,31 @@ use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
 use crate::fingerprint::hexadecimal;
 
-/// The largest number of windows of held-out text that an evaluation reads.
+/// Maximum number of held-out windows per evaluation, to bound its duration.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// Training data for a language model: a text that is divided into consecutive windows of tokens. Each window comes
-/// once an epoch, in an order that a seed decides. In a window, every token is the target of the tokens before it.
+/// Training data for a language model: consecutive windows of a tokenised text. Each window comes once per epoch, in an
+/// order that a seed decides. In a window, every token but the first is a target, except prompts that are masked out
+/// and, with [`Documents::Separate`], each document's first token.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     epochs: Epochs,
-    /// The positions in the text, in tokens, at which the windows held out for validation begin.
+    /// Zero-based index, in the tokenised text, of the first token of each window that is held out for validation.
     validation: Vec<u64>,
-    /// The length of the model's input, in tokens. A window of the text has one token more: the target of the last
-    /// input token.
+    /// The model's input length in tokens. A window has one more token, the last target.
     context: usize,
     documents: Documents,
 }
 
 impl TokenWindows {
-    /// Creates training data from a tokenised text. Each sample is a window of `context` tokens and one more token,
-    /// which is the target of the last. `held_out` is the fraction of the tokens, at the end of the text, that is
-    /// evaluated and not trained on. If there are at least 20 documents, only whole documents are held out.
+    /// Creates training data from a tokenised text. Each sample is a window of `context + 1` tokens: inputs, and the
+    /// last target. The fraction `held_out` of the tokens, at the end of the text, is used only for evaluation; with at
+    /// least 20 documents, this part begins at a document boundary.
     ///
     /// # Errors
-    /// Returns an error if the text is too short for a window of training text and a window of held-out text.
+    /// Returns an error if the text is too short for a training window and, if some of it is held out, a held-out
+    /// window.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         let (training, rest) = match held_out {
             0.0 => (0..tokens.len(), 0..0),
@@ -44,17 +44,17 @@ impl TokenWindows {
         let (window, lengths) = (context + 1, [&training, &rest].map(|range| range.end - range.start));
         ensure!(
             held_out > 0.0 || lengths[0] >= window as u64,
-            "{} tokens are too few for windows of {window} tokens; give a shorter context or more text",
+            "{} tokens are too few for windows of {window} tokens; give a shorter --context or more text",
             lengths[0]
         );
         ensure!(
             lengths[0] >= window as u64 && (held_out == 0.0 || lengths[1] >= window as u64),
-            "{} tokens to train on and {} held out are too few for windows of {window} tokens; give a shorter context or \
-             more text",
+            "{} tokens to train on and {} held out are too few for windows of {window} tokens; give a shorter --context, more \
+             text, or another share --held-out (0 holds out nothing)",
             lengths[0],
             lengths[1]
         );
-        // Each window begins with the last token of the one before it, which is its first input.
+        // Consecutive windows share a token: the last target of one window is the first input of the next.
         let epochs = Epochs::new((lengths[0] - 1) / context as u64, seed)?;
         let windows = (lengths[1] as usize / window).min(VALIDATION_WINDOWS);
         let offsets = match windows {
@@ -65,14 +65,13 @@ impl TokenWindows {
         Ok(Self { tokens, training, epochs, validation, context, documents: Documents::Joined })
     }
 
-    /// Sets the treatment of several documents in one window of the text. By default they are joined.
+    /// Sets how several documents in one window are handled. By default, they are [`Joined`](Documents::Joined).
     #[must_use]
     pub fn documents(self, documents: Documents) -> Self {
         Self { documents, ..self }
     }
 
-    /// Returns a batch of windows of the text. `positions` lists where each window begins: the index of its first token
-    /// in the text, counted from 0.
+    /// Batches the windows that begin at the token indices `positions` of the text.
     fn windows(&self, positions: &[u64]) -> Result<Batch<TokenSamples, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut samples = Vec::with_capacity(positions.len());
@@ -107,7 +106,8 @@ impl Data for TokenWindows {
     }
 
     fn fingerprint(&self) -> String {
-        // Other lengths, shares and documents give other samples.
+        // A different window length, held-out share or document handling gives different samples, and so a different
+        // fingerprint.
         let mut sum = Sha256::new_with_prefix("windows once an epoch");
         sum.update(self.tokens.fingerprint());
         sum.update((self.context as u64).to_le_bytes());
@@ -160,10 +160,10 @@ mod tests {
         }
         let long = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.1, 3).map(drop);
         let message = "3600 tokens to train on and 400 held out are too few for windows of 501 tokens; give a shorter \
-                       context or more text";
+                       --context, more text, or another share --held-out (0 holds out nothing)";
         assert_eq!(long.unwrap_err().to_string(), message);
         let long = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 5000, 0.0, 3).map(drop);
-        let message = "4000 tokens are too few for windows of 5001 tokens; give a shorter context or more text";
+        let message = "4000 tokens are too few for windows of 5001 tokens; give a shorter --context or more text";
         assert_eq!(long.unwrap_err().to_string(), message);
         let all = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.0, 3).unwrap();
         assert!(all.validation(4).unwrap().is_empty() && all.training == (0..4000));

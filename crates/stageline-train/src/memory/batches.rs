@@ -1,20 +1,20 @@
-//! The memory that the batches of a training run take on the host ([`BatchMemory`]).
+//! Host memory of a training run's batches ([`BatchMemory`]).
 
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 
-/// The sizes of a run's batches on the host, from which the host memory for batches is computed.
+/// The sizes of a run's batches, to compute how much host memory they take together.
 #[derive(Clone, Copy)]
 pub struct BatchMemory {
-    /// The size of the batch of one training step, in bytes.
+    /// Host memory of one training step's batch, in bytes.
     pub of_step: u64,
-    /// The size of all batches of held-out samples together, in bytes. They stay in memory during the whole run.
+    /// Host memory of all held-out batches together, in bytes; they stay in memory during the whole run.
     pub held_out: u64,
 }
 
 impl BatchMemory {
-    /// Returns the total size, in bytes, of the batches that are in host memory at one time. These are the batches of
-    /// the running steps, the batches that are read ahead, and the held-out batches. `job` says how many there are.
+    /// Returns the total size, in bytes, of the batches in host memory at the same time: the running steps', the
+    /// prefetched and the held-out ones. Their number follows from `job`.
     pub fn total(self, job: &Job) -> u64 {
         let running = match job.running.flush {
             FlushName::Together => 1,

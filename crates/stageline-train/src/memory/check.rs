@@ -1,4 +1,4 @@
-//! Refuses a training job that needs more memory than its devices have, before anything is trained.
+//! Rejects a training job that would run out of memory, before its first step.
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
@@ -19,28 +19,28 @@ use crate::settings::running::{Running, distinct};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
-/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush. In the flush (the
-/// end of a step), optimizers compute new values. The f32 value and its optimizer state count. With `rollback`, they
-/// count twice, because the stage keeps copies. Gradients do not count, because they are freed.
+/// Returns the minimum memory, in bytes, per trained parameter in the flush (the end-of-step phase with gradient
+/// clipping and the optimizer step): its f32 value and its optimizer state. With `rollback`, both count twice, because
+/// the stage keeps copies. Gradients do not count, because they are freed.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        // Muon has one state for a matrix, and AdamW beside it has two for the other parameters.
+        // Bytes per parameter: Muon has one state value per matrix element, and AdamW two for each other element.
         OptimizerName::Lion | OptimizerName::Muon => times * 4 * (1 + 1),
-        // The rows and columns of Adafactor's state are small, and plain SGD has none.
+        // Adafactor's row and column statistics are small, and plain SGD has no state.
         OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
     }
 }
 
-/// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. A frozen
-/// parameter counts with its value alone, in its quantized size if it is quantized. `smaller` is the advice on how to
-/// make the model smaller. A `resumed` run cannot change its model, so its error gives other advice.
+/// Rejects a model whose parameters and optimizer state alone exceed the devices' total memory, before any parameter is
+/// initialised. Host memory counts too if it stores the optimizer state. A frozen parameter counts with its stored
+/// (perhaps quantized) value only. `smaller` is the error's advice on how to make the model smaller; a `resumed` run,
+/// whose model is fixed, gets other advice.
 ///
 /// # Errors
-/// Returns an error that proposes remedies if the parameters are too large. A run on a device with unknown memory, such
-/// as a device of another host, is not checked.
+/// Returns an error that proposes remedies if the parameters do not fit. Checks nothing if the memory of a device is
+/// unknown, such as that of a device on another host.
 pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
     let ParameterCount { trained, frozen, frozen_bytes } = parameters;
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
@@ -68,27 +68,27 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed
     Ok(())
 }
 
-/// Returns the total memory of a list of devices, in bytes. `of` returns the memory of one device. A device that is
-/// listed several times counts once. The result is `None` if the memory of a device is not known.
+/// Returns the total memory of `devices`, in bytes; `None` if that of any device is unknown. `of` returns one device's
+/// memory. A device that is listed several times counts once.
 fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
     distinct(devices).map(of).try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
 }
 
-/// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
-/// `--recompute auto`, also chooses the least recomputation that fits.
+/// Estimates the memory that a training step needs on each device, and rejects a job that does not fit. With
+/// `--recompute auto`, also chooses the smallest amount of activation recomputation that fits.
 ///
-/// The estimate runs a step and rolls it back. Meanwhile GPUs compile and tune the kernels of a step, and a message on
-/// the terminal says so. Returns `None` if the memory in use cannot be measured.
+/// Measures a training step and then rolls it back; GPUs compile and autotune their kernels in this step, as a message
+/// says. Returns `None` if allocated memory cannot be measured.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit. It is also an error if there is no estimate and
-/// `--memory` or `--recompute auto` is given.
+/// Returns an error that proposes other flags if the job does not fit. Also returns an error if there is no estimate,
+/// but `--memory` or `--recompute auto` needs one.
 pub fn estimate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
     training: &Demand,
 ) -> Result<Option<MemoryEstimate>> {
-    // The estimate runs a step and rolls it back, so GPUs compile and tune the kernels of a step here.
+    // The measured step also compiles and autotunes the GPUs' kernels.
     let compiling = Compiling::begin(&training.job.running.devices)?;
     let estimated = rehearse(pipeline, data, training)?;
     compiling.end()?;
@@ -98,9 +98,9 @@ pub fn estimate<Out: Payload, D: Data + ?Sized>(
     Ok(estimated)
 }
 
-/// Estimates the memory of a training job by running a step and rolling it back. Checks that the job fits into the
-/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits. Returns `None` if
-/// the memory in use cannot be measured.
+/// Measures the memory of a training step, which is rolled back, and checks that the job fits into its devices' memory.
+/// With `--recompute auto`, also chooses the smallest amount of activation recomputation that fits. Returns `None` if
+/// allocated memory cannot be measured.
 fn rehearse<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -114,8 +114,8 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
         FlushName::Together => estimate,
         FlushName::Ahead => estimate.of_overlapping_steps(),
     };
-    // Two estimates, for micro-batches of `rows` rows and of half as many, tell the memory that grows with the rows
-    // from the rest.
+    // Measures micro-batches of `rows` and of `rows / 2` rows, to separate memory that grows with the rows from the
+    // rest.
     let for_rows = |pipeline: &mut Pipeline<D::Input, Out, D::Target>, rows: usize| {
         let mut measure = |rows| {
             Ok::<_, Error>(
@@ -143,7 +143,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
         }
         Ok(found.map(for_flush))
     };
-    // Micro-batches of two rows are tried first, because there may be no memory to try a whole one.
+    // Micro-batches of two rows are tried first, because a full micro-batch could run out of memory.
     if rows > 2 && !auto {
         refuse(pipeline, &job.running, from_two_rows, fits)?;
     }
@@ -152,17 +152,17 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     Ok(found)
 }
 
-/// The reason that the errors of `--memory` and `--recompute auto` give if there is no estimate of the memory. An
-/// estimate runs a step and measures the memory in use.
+/// Why there is no memory estimate, for the errors of `--memory` and `--recompute auto`. An estimate measures the
+/// allocated memory of a step.
 const UNMEASURED: &str = "the memory of a step cannot be measured: the program does not count it with \
                           `CountingAllocator`, or stages are on other hosts";
 
-/// Estimates the memory of a training job with the function `estimate`, and returns the estimate if the job fits into
-/// the memory of its devices. The function `fits` checks this. Returns `None` if the memory cannot be estimated.
+/// Estimates the memory with `estimate`, and returns the estimate if `fits` accepts it, that is, if the job fits into
+/// its devices' memory. Returns `None` if memory cannot be measured.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit. The memory with full recomputation is estimated
-/// as well, so that the error can propose it.
+/// Returns an error that proposes other flags if the job does not fit. The memory is then also estimated with full
+/// activation recomputation, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     running: &Running,
@@ -171,44 +171,44 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
 ) -> Result<Option<MemoryEstimate>> {
     let Some(found) = estimate(pipeline)? else { return Ok(None) };
     let Err(refused) = fits(&found) else { return Ok(Some(found)) };
-    // The run ends here, so the policy of recomputation need not be restored.
+    // The run ends here, so the recomputation policy need not be restored.
     pipeline.set_recompute(Recompute::Full);
     let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
-    // Other programs may have freed memory meanwhile. Then the first error holds, without recomputation as a proposal.
+    // If other programs have freed memory meanwhile, the job may fit. The first error, without the proposal of full
+    // recomputation, is then returned.
     let refused = fits(&found.or_recomputed(recomputed)).err().unwrap_or(refused);
     Err(anyhow!("{}", explain(&refused, running)))
 }
 
-/// A training job whose memory is estimated and checked before the first step. It has the settings, the plan, the sizes
-/// of the batches, and the first step. The batch of this step is used for the estimate.
+/// Inputs of the memory check: a training job's settings, plan and batch sizes, and the step to measure.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
-    /// The largest number of stages into which the model can be partitioned. Error messages propose no more stages than
-    /// this.
+    /// Maximum number of stages for this model; error messages do not propose more.
     pub most_stages: usize,
-    /// The index of the run's first step, counted from 0 over all runs.
+    /// Zero-based index of the run's first step, counted from the start of the training. The memory estimate uses this
+    /// step's batch.
     pub step: usize,
     /// Whether the run resumes from a checkpoint.
     pub resumed: bool,
-    /// Whether the user's program sets the optimizer in its code. No flag then changes the optimizer or the place of
-    /// its states.
+    /// Whether the program sets the optimizer in its code, so that the error must not propose flags for the optimizer
+    /// or its state.
     pub owns_optimizer: bool,
     pub batches: BatchMemory,
 }
 
 impl Demand<'_> {
-    /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
+    /// Checks that a training job's estimated memory fits into the memory of its devices. The error proposes only
     /// settings that this job can change. For example, a resumed run cannot change its optimizer.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
             Lever::SmallerMicroBatches { micro_batches, .. } => *micro_batches <= LARGEST,
             Lever::MoreStages { workers } => workers * self.planned.stages / job.running.workers <= self.most_stages,
-            // Only the program of a model that is cut by hand changes its stages.
+            // Only the program itself can change the stages of a model that is partitioned by hand.
             Lever::OneStage => self.planned.cut.is_some(),
             Lever::StatesOnHost => !self.owns_optimizer,
-            // A resumed run cannot change its optimizer, because the checkpoint has the states of the former one.
+            // A resumed run cannot change its optimizer, because the checkpoint holds that optimizer's state.
             Lever::LeanerOptimizer => {
                 !self.owns_optimizer && !self.resumed && job.training.optimizer == OptimizerName::Adamw
             }
@@ -219,14 +219,13 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a training job needs, for the comparison with the memory of its devices.
+/// A job's estimated memory, and the host memory that it already uses, to compare with the devices' memory.
 struct Room<'a> {
-    /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
-    /// job writes any.
+    /// The job's memory on each device: the pipeline's estimate, the batches and, if checkpoints are on, the copies
+    /// from which they are written.
     needed: MemoryEstimate,
-    /// The bytes of host memory that were already in use when the memory of the training run was estimated. Workers on
-    /// the host's CPU and held-out batches use them. The estimate includes them, so they are added to the free memory
-    /// of the host.
+    /// Host memory, in bytes, that the job had already allocated during the estimate (CPU workers and held-out
+    /// batches). `needed` includes it, so it is added to the host's free memory.
     in_use: u64,
     job: &'a Job,
 }
@@ -241,8 +240,7 @@ impl<'a> Room<'a> {
         Self { needed, in_use: of_workers + batches.held_out, job }
     }
 
-    /// Returns the memory that a device has for a training job, in bytes; `None` if the size of its memory is not
-    /// known.
+    /// Returns the memory of `device` that is available to the training job, in bytes; `None` if unknown.
     fn on(&self, device: &Device) -> Option<u64> {
         memory_of(device, self.job, self.in_use)
     }
@@ -252,9 +250,9 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
-/// proposed change as flags, such as `--recompute full`. If batches are in this memory, it also proposes a smaller
-/// `--read-ahead`. If the user gave `--chunks`, or a list as `--cut`, a proposal also changes this flag where needed.
+/// Returns the error message for a job that exceeds a device's memory, with each proposed change as flags, such as
+/// `--recompute full`. If batches are in the same memory, it also proposes a smaller `--read-ahead`. Where needed, a
+/// proposal also changes the user's `--chunks` or `--cut` list.
 fn explain(refused: &DoesNotFit, running: &Running) -> String {
     let is_listed = matches!(running.cut, CutBy::List(_));
     let cut = |value: &str| if is_listed { format!(" --cut {value}") } else { String::new() };
@@ -278,9 +276,10 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
     format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
 }
 
-/// Returns the memory that a device has for a training job, in bytes; `None` if it is not known. If `--memory` is
-/// given, the result is its value. For the CPU of this host, it is the free memory plus `in_use`, the bytes that the
-/// job has allocated on the host already. For a GPU, it is the size of its memory.
+/// Returns the memory of `device` available to the job, in bytes; `None` if unknown.
+/// - With `--memory`: the flag's value.
+/// - This host's CPU: the free memory plus `in_use`, the bytes that the job has already allocated on the host.
+/// - A GPU: its total memory.
 fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
     match job.running.memory {
         Some(memory) => Some(memory),
@@ -289,7 +288,7 @@ fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
     }
 }
 
-/// Returns the free memory of this host, in bytes.
+/// Returns this host's free memory in bytes, limited by its cgroup.
 fn free_memory() -> u64 {
     let mut system = System::new();
     system.refresh_memory();

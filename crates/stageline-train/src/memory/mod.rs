@@ -1,14 +1,14 @@
 //! Checks before the first step whether a training run fits into the memory of its devices and of the host.
 //!
-//! Input: the job and plan of a run, its pipeline, and the sizes of its batches. Output: the estimate of each worker's
-//! memory; or an error that proposes other flags. The code here compares estimates with the memory of devices and host,
-//! and chooses the flags that an error proposes. It must not train or change settings. It must not estimate with
-//! formulas of its own what the pipeline already estimates.
+//! Input: a run's job, plan, pipeline and batch sizes. Output: the estimate of each worker's memory; or an error that
+//! proposes other flags. The code here compares estimates with the memory of the devices and the host, and chooses the
+//! flags that an error proposes. It must not train or change settings. It must not have formulas of its own for memory
+//! that the pipeline already estimates.
 //!
-//! - `batches`: the memory that batches take on the host (`BatchMemory`).
-//! - `check`: the memory that a training job needs, and the refusal of a job that does not fit (`Demand`).
-//! - `unknown_size`: tells the user which GPUs report no size of their memory. No run is refused for lack of memory on
-//!   these GPUs.
+//! - `batches`: the host memory that batches take (`BatchMemory`).
+//! - `check`: estimates the memory that a training job needs, and rejects a job that does not fit (`Demand`).
+//! - `unknown_size`: tells the user which GPUs do not report their memory size. On these GPUs, no run is rejected for
+//!   lack of memory.
 
 pub mod batches;
 pub mod check;

@@ -1,5 +1,5 @@
-//! Tells the user which GPUs report no size of their memory ([`tell_of_unknown_sizes`]). No run is refused for lack of
-//! memory on these GPUs.
+//! Tells the user which GPUs do not report their memory size ([`tell_of_unknown_sizes`]). On these GPUs, no run is
+//! rejected for lack of memory.
 
 use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};
@@ -8,8 +8,8 @@ use crate::kernel_messages::gpus;
 use crate::settings::running::Running;
 use crate::terminal::say;
 
-/// Prints which GPUs of this host report no size of their memory, so that the memory estimate is not compared with it.
-/// Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
+/// Prints which of this host's GPUs do not report their memory size, so that their memory estimate cannot be checked.
+/// Prints nothing if all report it, or if the user gave a size with `--memory`.
 ///
 /// # Errors
 /// Returns an error if a line cannot be written to the standard output.
@@ -26,8 +26,8 @@ pub fn tell_of_unknown_sizes(running: &Running) -> Result<()> {
     Ok(())
 }
 
-/// Returns the message for a GPU that reports no size of its memory; `None` if it reports one. `device` is the name of
-/// the GPU. `total` is the size of its memory in bytes.
+/// Returns the message for a GPU that does not report its memory size; `None` if it does. `device` is the GPU's name,
+/// and `total` is its memory size in bytes.
 fn unknown_size(device: &str, total: Option<u64>) -> Option<String> {
     let text = || {
         format!(

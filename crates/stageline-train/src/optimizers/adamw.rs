@@ -1,20 +1,20 @@
-//! The optimizer AdamW with exact bias corrections, which are computed in f64 ([`AdamW`]).
+//! The AdamW optimizer with exact bias corrections, computed in f64 ([`AdamW`]).
 
 use burn::optim::{AdamWState, AdaptiveMomentumState, Optimizer};
 use burn::tensor::{Device, Tensor};
 use stageline_nn::kernels::{AdamWStep, AdamWUpdate};
 
 /// AdamW (Loshchilov and Hutter, 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)), with PyTorch's order of
-/// operations. The optimizer state has burn's type `AdamWState`.
+/// operations. Its optimizer state is burn's `AdamWState`.
 ///
-/// burn 0.22 computes the bias correction `1 - beta_2^t` in f32, with an error of about 1e-5 in the first steps. Within
-/// 50 steps, its losses then differ from PyTorch's losses by about a millionth. This optimizer computes both bias
-/// corrections in f64. On the CPU, it updates a parameter in one pass over the memory.
+/// burn 0.22 computes the bias correction `1 - beta_2^t` in f32, with an error of about 1e-5 in the first steps, so
+/// that losses differ from PyTorch's by about a millionth within 50 steps. This optimizer computes both bias
+/// corrections in f64. On the CPU, it updates a parameter in one pass over its memory.
 #[derive(Clone, Copy)]
 pub struct AdamW {
-    /// The two betas: the shares of the old averages, of the gradient and of its square, that remain in a step.
+    /// `beta_1` and `beta_2`: the decay rates of the moving averages of the gradient and of its square.
     pub betas: [f64; 2],
-    /// The epsilon, which is added to the square root of the average of squared gradients.
+    /// The epsilon, which is added to the square root of the second moment.
     pub epsilon: f64,
     pub weight_decay: f32,
 }

@@ -1,12 +1,12 @@
-//! The optimizers that `--optimizer` names.
+//! The optimizers that `--optimizer` can name.
 //!
-//! Input: the hyperparameters of a job. Output: burn's optimizer for all parameters of a model, in groups with and
-//! without weight decay. This folder owns the optimizers that burn does not have in the required form. It must not read
-//! flags, or step parameters itself, which a pipeline does in its flush.
+//! Input: a job's hyperparameters. Output: burn's optimizer for all parameters of a model, in parameter groups with and
+//! without weight decay. This folder owns the optimizers that burn lacks in the required form. It must not read flags,
+//! or step parameters itself, which a pipeline does in its flush (the end of a step).
 //!
-//! - `named`: from the job to the optimizer, with its parameter groups.
-//! - `adamw`: AdamW with exact bias corrections, as PyTorch has them (`AdamW`).
-//! - `muon`: Muon for matrices, beside AdamW for all other parameters (`MuonAndAdamW`).
+//! - `named`: makes the optimizer, with its parameter groups, from the job.
+//! - `adamw`: AdamW with exact bias corrections, as in PyTorch (`AdamW`).
+//! - `muon`: Muon for matrices, with AdamW for all other parameters (`MuonAndAdamW`).
 
 pub mod adamw;
 pub mod muon;

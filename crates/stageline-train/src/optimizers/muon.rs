@@ -1,4 +1,4 @@
-//! Muon for matrices beside AdamW for all other parameters ([`MuonAndAdamW`]).
+//! Muon for matrices, combined with AdamW for all other parameters ([`MuonAndAdamW`]).
 
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{
@@ -8,19 +8,19 @@ use burn::tensor::{Device, Tensor};
 
 use crate::optimizers::adamw::AdamW;
 
-/// The optimizer of `--optimizer muon`: Muon for parameters with two dimensions, and AdamW for all others. The Muon is
-/// burn's (Jordan et al., 2024, *Muon: An optimizer for hidden layers in neural networks*).
+/// The optimizer of `--optimizer muon`: burn's Muon (Jordan et al., 2024, *Muon: An optimizer for hidden layers in
+/// neural networks*) for parameters with two dimensions, and AdamW for all others.
 ///
-/// burn's Muon panics for parameters that are not matrices. Updates of matrices are scaled as in Liu et al., 2025
-/// ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)). They then have about the size of AdamW's updates, so both
-/// optimizers take the same learning rate.
+/// burn's Muon alone panics for parameters that are not matrices. Matrix updates are scaled as in Liu et al., 2025
+/// ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)) to about the size of AdamW's, so that both optimizers share
+/// one learning rate.
 #[derive(Clone)]
 pub struct MuonAndAdamW {
     muon: Muon,
     others: AdamW,
 }
 
-/// The optimizer state of one parameter with `D` dimensions: Muon's state for a matrix, and AdamW's state otherwise.
+/// Optimizer state of one parameter with `D` dimensions: Muon's for a matrix (`D` = 2), and AdamW's otherwise.
 #[derive(Clone)]
 #[allow(
     clippy::large_enum_variant,
@@ -34,8 +34,8 @@ pub enum State<const D: usize> {
 }
 
 impl MuonAndAdamW {
-    /// Creates an optimizer that steps matrices with Muon, and other parameters with `others`. Both have the weight
-    /// decay of `others`.
+    /// Creates an optimizer that updates matrices with Muon, and all other parameters with `others`. Both use the
+    /// weight decay of `others`.
     pub fn new(others: AdamW) -> Self {
         let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(others.weight_decay)));
         let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
@@ -75,8 +75,8 @@ impl Optimizer for MuonAndAdamW {
     }
 }
 
-/// Saves and loads the optimizer state of one parameter with `D` dimensions. A saved state has the fields of Muon for a
-/// matrix, and otherwise the fields of AdamW.
+/// Saves and loads one parameter's optimizer state: the fields of Muon's state for a matrix, and those of AdamW's state
+/// otherwise.
 impl<const D: usize> RecordState for State<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         match self {

@@ -1,4 +1,4 @@
-//! Builds the optimizer that `--optimizer` names, with one parameter group that has weight decay and one that has none.
+//! Builds the optimizer that `--optimizer` names, with parameter groups with and without weight decay.
 
 use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, Optimizer, SgdConfig, decay::WeightDecayConfig};
@@ -10,8 +10,8 @@ use crate::settings::training::Training;
 use crate::settings::values::OptimizerName;
 
 impl Training {
-    /// Returns the optimizer that `--optimizer` names. It decays the weights of all parameters except norms and biases.
-    /// `state` says which memory keeps the optimizer states: the memory of the device or of the host.
+    /// Returns the optimizer that `--optimizer` names. It applies weight decay to all parameters except norms and
+    /// biases. `state` selects whether optimizer state is kept in device or host memory.
     pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
         let decay = self.weight_decay;
         let adamw = self.adamw();
@@ -19,7 +19,7 @@ impl Training {
         match self.optimizer {
             OptimizerName::Adamw => with_and_without_decay(state, adamw, plain),
             OptimizerName::Adafactor => {
-                // Adafactor's relative step and parameter scaling would change the configured learning rate.
+                // Relative steps and parameter scaling are off, because they would change the configured learning rate.
                 let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
                 let adafactor = |decay| plain.clone().with_weight_decay(decay).build();
                 with_and_without_decay(state, adafactor(decay), adafactor(0.0))
@@ -36,8 +36,9 @@ impl Training {
         }
     }
 
-    /// Returns the optimizer of a model's first and last layer (embeddings and head); `None` if the blocks have the
-    /// same optimizer. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden layers.
+    /// Returns the optimizer for a model's first and last layer (embeddings and head); `None` if they use the same
+    /// optimizer as the blocks. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden
+    /// layers.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then_some(self.adamw())
     }
@@ -47,13 +48,13 @@ impl Training {
     }
 }
 
-/// Returns an optimizer that steps norms and biases with `plain`, and all other parameters with `decaying`. `state`
-/// says which memory keeps the states of both: the memory of the device or of the host.
+/// Returns an optimizer that applies weight decay (`decaying`) to all parameters except norms and biases (`plain`).
+/// `state` selects whether optimizer state is kept in device or host memory.
 fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
     ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }
 
-/// Returns the group of parameters without weight decay: norms and biases. They are recognised by their names.
+/// Returns the parameter group without weight decay: norms and biases, recognised by their names.
 pub fn without_decay() -> ParamGroup {
     ParamGroup::from_any_predicates(vec!["norm", "bias"])
 }

@@ -6,19 +6,19 @@ use stageline_report::Unit;
 use crate::data::Data;
 use crate::terminal::say;
 
-/// The numbers of samples and tokens that a training reads, for its progress and its log.
+/// The amount of data in a step and an epoch, in samples and tokens, for a run's progress display and log.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// The number of samples in a step.
+    /// Number of samples in a training step's batch.
     samples: usize,
-    /// The number of tokens in a sample; `None` if the samples are not sequences of tokens.
+    /// Number of tokens in a sample; `None` if the samples are not token sequences.
     tokens: Option<usize>,
-    /// The number of samples in an epoch; `None` if the data does not tell it.
+    /// Number of samples in an epoch; `None` if the data has no epochs.
     epoch: Option<u64>,
 }
 
 impl Amount {
-    /// Returns the amount of data of a training on `data` whose steps have `samples` samples.
+    /// Returns the amount of data for a training run on `data` whose steps have `samples` samples.
     pub fn of<D: Data + ?Sized>(data: &D, samples: usize) -> Self {
         Self {
             samples,
@@ -27,13 +27,14 @@ impl Amount {
         }
     }
 
-    /// Returns the unit of [`of_samples`](Self::of_samples) and [`per_step`](Self::per_step).
+    /// Returns the unit of [`of_samples`](Self::of_samples) and [`per_step`](Self::per_step): tokens, or samples if
+    /// these are not token sequences.
     pub fn unit(self) -> Unit {
         if self.tokens.is_some() { Unit::Tokens } else { Unit::Samples }
     }
 
-    /// Returns the number of tokens in `samples` samples, including padding and tokens without a target. Returns the
-    /// number of samples if they are not sequences of tokens.
+    /// Returns the number of tokens in `samples` samples, including padding and masked-out targets. If samples are not
+    /// token sequences, returns `samples` itself.
     pub fn of_samples(self, samples: usize) -> f64 {
         samples as f64 * self.tokens.unwrap_or(1) as f64
     }
@@ -48,8 +49,8 @@ impl Amount {
         Some(steps as f64 * self.samples as f64 / self.epoch? as f64)
     }
 
-    /// Prints the number of epochs of a training of `steps` steps. Warns if a step has more samples than an epoch, so
-    /// that it trains on samples several times. Does nothing if the data has no epochs.
+    /// Prints how many epochs `steps` training steps are. Warns if a step has more samples than an epoch, because
+    /// samples are then repeated within a step. Does nothing if the data has no epochs.
     pub fn tell(self, steps: usize) -> Result<()> {
         let (Some(epochs), Some(samples)) = (self.epochs(steps), self.epoch) else { return Ok(()) };
         let of_step = self.samples;

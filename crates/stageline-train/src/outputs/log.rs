@@ -1,4 +1,4 @@
-//! Writes the outputs of a run: a log, a trace, event files for TensorBoard, and an HTML page.
+//! Writes a run's output files: a log, a trace, TensorBoard event files, and an HTML page.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -19,78 +19,78 @@ use crate::outputs::record;
 use crate::outputs::smoothing::SmoothedNoise;
 use crate::terminal::first_of;
 
-/// The number of training steps in the trace file, beginning with the step of `--draw-step`.
+/// Number of consecutive training steps in the trace file, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
-/// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
+/// Paths of a run's output files: log, trace, TensorBoard events and HTML page.
 #[derive(Clone, Default)]
 pub struct Outputs {
     /// The file for the log, with one JSON object per line; `None` writes no log.
     pub log: Option<PathBuf>,
     /// The file for the trace of five training steps; `None` writes no trace.
     pub trace: Option<PathBuf>,
-    /// The folder for the event files of TensorBoard; `None` writes none.
+    /// The folder for TensorBoard event files; `None` writes none.
     pub tensorboard: Option<PathBuf>,
     /// The file for the HTML page; `None` writes no page.
     pub report: Option<PathBuf>,
-    /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. A run that ends
-    /// before this step shows its last step. If only some steps are synchronised (workers then wait for their devices),
-    /// the next synchronised step is drawn. If none follows, the last synchronised step of the run is drawn.
+    /// Zero-based index, from the start of the run, of the step whose timeline the log and the HTML page show. A
+    /// shorter run shows its last step. If only some steps are synchronised (workers wait for their devices after every
+    /// action, so that times are exact), the first synchronised step from this one on is shown, or the last one if none
+    /// follows.
     pub draw_step: usize,
 }
 
 impl Outputs {
-    /// Whether the lines of the log are written: to a log, or to the page that is made from them.
+    /// Whether log records are needed: for the log file, or for the HTML page, which is made from them.
     pub fn have_lines(&self) -> bool {
         self.log.is_some() || self.report.is_some()
     }
 }
 
-/// The figures of a training step that the pipeline's report of the step lacks. These are the model FLOP utilisation,
-/// the time that the step waited for its batch, and the numbers of its samples and tokens. They go to the step's line
-/// in the log.
+/// Figures for a step's log record that the pipeline's [`StepReport`] lacks: the model FLOP utilisation, the wait for
+/// the batch, and the amount of data.
 #[derive(Clone, Copy)]
 pub struct Figures {
-    /// The model FLOP utilisation of the step, from 0 to 1. It is `None` if the peak FLOP/s of the devices or the
-    /// model's FLOPs are not known.
+    /// The step's model FLOP utilisation (MFU), from 0 to 1. It is `None` if the peak FLOP/s of the devices or the
+    /// model's FLOPs are unknown.
     pub utilisation: Option<f64>,
-    /// The time that the training step waited for its batch to be read.
+    /// The time that the training step waited for its batch.
     pub waited: Duration,
-    /// The numbers of samples and tokens in a step, and of samples in an epoch. From them, the tokens per second and
-    /// the number of epochs in the log are computed.
+    /// The amount of data per step and epoch, from which the log's tokens per second and number of epochs are computed.
     pub amount: Amount,
 }
 
-/// The open output files of a run: its log, its trace, its TensorBoard events and its HTML page.
+/// A run's open output files: its log, its trace, its TensorBoard events and its HTML page.
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The text of the run's log so far, from which the HTML page is made. `None` if the page is made from the log's
-    /// file, or if there is no page.
+    /// The log so far, in memory, to make the HTML page from it. `None` without a page, or if the page is made from the
+    /// log file.
     text: Option<Vec<u8>>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The training step whose timeline the log and the HTML page show. The trace begins with it. It is counted from 0
-    /// over all runs of the training.
+    /// Zero-based index of the step whose timeline the log and the HTML page show, and with which the trace begins,
+    /// counted from the start of the training (including runs before a resume).
     drawn: usize,
     /// The interval, in steps, between synchronised steps, in which workers wait for their devices after every action;
-    /// 0 if there are none.
+    /// 0 if no step is synchronised.
     synchronise_every: usize,
-    /// The running averages of the gradient's squared norm and noise over the steps of this run.
+    /// Running averages, over this run's steps, of the gradient's squared norm and its noise.
     noise: SmoothedNoise,
-    /// The GPUs of this host that run stages, without duplicates. Their memory in use is written to the log.
+    /// This host's GPUs that run stages, without duplicates; their allocated device memory is logged.
     gpus: Vec<Device>,
 }
 
 impl Log {
-    /// Creates the output files of a run, and begins the log with `run`, a description of the run.
+    /// Creates a run's output files. The log's first line is `run`, a description of the run.
     ///
-    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log. Any
-    /// other run replaces an existing log. Every `synchronise_every`-th step is synchronised (workers then wait for
-    /// their devices); 0 stands for none. `gpus` lists the GPUs whose memory in use is logged.
+    /// `steps` is the range of steps to train. A resumed run, whose range does not begin at 0, appends to its log; any
+    /// other run replaces an existing log. Every `synchronise_every`-th step is synchronised (workers wait for their
+    /// devices after every action); 0 synchronises none. `gpus` are the GPUs whose allocated memory is logged.
     ///
     /// # Errors
-    /// Returns an error if an output file cannot be written. This includes files that are written after the last step.
+    /// Returns an error if an output file cannot be written. Files that are written only after the last step are
+    /// checked too.
     pub fn create(
         outputs: Outputs,
         run: Run,
@@ -116,8 +116,8 @@ impl Log {
         };
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::default());
-        // A long log is read back from its file. A pipe cannot be read back, and a redirected standard output has other
-        // lines, too.
+        // A long log is read back from its file, unless the file is a pipe, or is standard output, which has other
+        // lines too.
         let is_own = |path: &Path| path.is_file() && !["/dev", "/proc"].iter().any(|system| path.starts_with(system));
         let is_in_file = outputs.log.as_deref().is_some_and(is_own);
         let text = (outputs.report.is_some() && !is_in_file).then(Vec::new);
@@ -126,8 +126,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Adds the report, the figures and the metrics of a training step to the log, to TensorBoard's files and, in five
-    /// steps, to the trace. Metrics that are NaN or infinite are left out.
+    /// Adds a training step's report, figures and metrics to the log and the TensorBoard files. Five steps also go to
+    /// the trace. Metrics that are NaN or infinite are left out.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -144,14 +144,14 @@ impl Log {
         }
         let mut step = record::step(report, report.step == self.drawn);
         step.batch_wait_seconds = figures.waited.as_secs_f64();
-        // A batch without a target is not computed.
+        // A step whose targets are all masked out computes nothing.
         let computed = step.has_target();
         step.model_flop_utilisation = figures.utilisation.filter(|_| computed);
         step.tokens_per_s = if computed { figures.amount.per_step() / step.step_seconds } else { 0.0 };
         step.epoch = figures.amount.epochs(report.step + 1);
         if step.synchronised {
-            // In other steps, a reading would wait until all work for the GPU is issued. With overlapping steps, the
-            // next step is in flight, and its tensors count as well.
+            // In other steps, reading the memory would wait for all queued GPU work. If steps overlap, the memory
+            // includes tensors of the next step, which is already running.
             step.device_memory = record::device_memory(&self.gpus);
         }
         if let (Some(noise), Some(gradient_norm)) = (&mut step.noise, step.gradient_norm) {
@@ -164,10 +164,11 @@ impl Log {
         self.write(&Line::Step(Box::new(step)))
     }
 
-    /// Writes the scalars of a training step to the TensorBoard files, if the run has any.
+    /// Writes a training step's scalars to the TensorBoard files, if the run has any.
     fn scalars(&mut self, step: &Step, unit: Unit) -> Result<()> {
         let Some(board) = &mut self.board else { return Ok(()) };
-        // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
+        // On a GPU, bubbles are exact only in synchronised steps. Synchronisation slows a step down, so throughput is
+        // measured in the others.
         let (timed, free) = match self.synchronise_every {
             0 | 1 => (true, true),
             _ => (step.synchronised, !step.synchronised),
@@ -219,8 +220,8 @@ impl Log {
         self.write(&Line::Validation(validation))
     }
 
-    /// Appends `last`, the final result of a complete run, to the log as its last line. Then writes the trace file and
-    /// the HTML page.
+    /// Completes the log of a run that has finished: appends `last`, the final result, and then writes the trace file
+    /// and the HTML page.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -229,11 +230,10 @@ impl Log {
         first_of([written, self.close()].into_iter().filter_map(Result::err))
     }
 
-    /// Writes the trace file and the HTML page of a run, if the user asked for them. It is called after complete runs
-    /// and after runs that ended early.
+    /// Writes the trace file and the HTML page, if requested, at the end of any run, even one that ended early.
     ///
     /// # Errors
-    /// Returns an error if one of them cannot be written. The other is written all the same.
+    /// Returns an error if one of the two cannot be written. The other is written all the same.
     pub fn close(&self) -> Result<()> {
         let trace = |path: &PathBuf| fs::write(path, self.trace.json()).with_context(|| unwritable(path));
         let page = |path: &PathBuf| {
@@ -250,8 +250,8 @@ impl Log {
         first_of(written.into_iter().flatten().filter_map(Result::err))
     }
 
-    /// Appends a line to a run's log and passes it to the operating system at once. So the log is complete even if the
-    /// process ends unexpectedly.
+    /// Appends a line to the log and flushes it to the operating system, so that the log is complete even if the
+    /// process crashes.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -263,9 +263,8 @@ impl Log {
     }
 }
 
-/// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model and each
-/// stage have two of them: the scale of this step alone, and the smoothed scale over several steps. Unknown scales are
-/// left out.
+/// Returns TensorBoard tags and values for a step's gradient noise scales: for the whole model and for each stage, one
+/// of this step alone, and one smoothed over several steps. Unknown scales are left out.
 fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     let tagged = |name: &str, alone: Option<f64>, smoothed: Option<f64>| {
         [("of the step", alone), ("smoothed", smoothed)].map(|(kind, scale)| Some((format!("{name}/{kind}"), scale?)))
@@ -277,10 +276,10 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
-/// Returns the step whose timeline the log and the HTML page of a run show, counted from 0 over all runs of the
-/// training. `steps` is the range of the run's steps, counted in the same way. `draw_step` is [`Outputs::draw_step`],
-/// which counts from the start of this run. Every `synchronise_every`-th step is synchronised (workers then wait for
-/// their devices); 0 stands for none. The result is a synchronised step, if the run has one.
+/// Returns the index, counted from the start of the training, of the step whose timeline the log and the HTML page
+/// show. `steps` is this run's range of such indices. `draw_step` is the requested step ([`Outputs::draw_step`]),
+/// counted from the start of this run. If only every `synchronise_every`-th step is synchronised (not 0), the result is
+/// one of these steps, if the run has one.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
     let asked = steps.start.saturating_add(draw_step);
@@ -292,24 +291,23 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
     }
 }
 
-/// Returns the error message for an output that fails in the middle of a training run. `output` names it, such as `the
-/// log`.
+/// Returns the error message for an output that fails in the middle of a training run. `output` is the output's name,
+/// such as `the log`, and `path` is its path, if it has one.
 fn lost(output: &str, path: Option<&Path>) -> String {
     let path = path.map(|path| format!(" {}", path.display())).unwrap_or_default();
     format!("cannot write {output}{path}; make room on its disk, and resume from the last checkpoint, if there is one")
 }
 
-/// Returns the error message about an output file that cannot be written.
+/// Returns the error message for an output file that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable, on a disk with room", path.display())
 }
 
-/// Returns an error if an output file cannot be opened for writing. It is called before training begins, for files that
-/// are written when training ends. An existing file stays as it is, and no new file is left. A pipe or a device is not
-/// checked.
+/// Checks, before training, that a file to be written at the end can be opened for writing. An existing file is
+/// unchanged, and a new file is removed again. Pipes and devices are not checked.
 fn try_out(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path);
-    // A pipe or a device is opened when it is written, because opening a pipe waits for its reader.
+    // Opening a pipe would wait for its reader, so pipes and devices are not opened before they are written.
     if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok(());
     }
@@ -318,8 +316,8 @@ fn try_out(path: &Path) -> io::Result<()> {
     if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line. A pipe
-/// or a device is opened for writing only.
+/// Opens a resumed run's log for appending, or creates it. Removes an incomplete last line. A pipe or a device is
+/// opened for writing only.
 fn reopen(path: &Path) -> io::Result<BufWriter<File>> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok(BufWriter::new(OpenOptions::new().write(true).open(path)?));
@@ -330,8 +328,8 @@ fn reopen(path: &Path) -> io::Result<BufWriter<File>> {
     Ok(BufWriter::new(file))
 }
 
-/// Returns the length, in bytes, of the complete lines of a file. The file is read from its end, which is near the last
-/// line feed.
+/// Returns the length, in bytes, of a file up to and including its last line feed, which is searched backwards from the
+/// end.
 fn length_of_lines(file: &mut File) -> io::Result<u64> {
     let mut block = vec![0; 1 << 16];
     let mut end = file.metadata()?.len();

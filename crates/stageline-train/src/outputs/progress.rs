@@ -1,7 +1,8 @@
-//! Shows the progress of a training run: a progress bar if stderr is a terminal, and otherwise lines on the standard
-//! output. A line is printed for the first step and for every tenth part of the run. A step that ends a minute or more
-//! after the last line has one too.
+//! Shows a training run's progress: as a bar if stderr is a terminal, and otherwise as lines on the standard output. A
+//! line is printed for the first step, after every tenth of the run, and whenever a step ends a minute or more after
+//! the last line.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,23 +15,23 @@ use stageline::{StepReport, Update};
 use crate::outputs::amount::Amount;
 use crate::terminal::say;
 
-/// The progress of a training run, with results of the last step: its loss, its metrics and its bubbles. A bubble is
-/// the idle part of the total stage time (workers x step time), shown in percent. The progress is a bar on stderr or,
-/// without a terminal, lines on the standard output.
+/// A training run's progress, with the last step's loss, metrics and bubble. The bubble is the idle share of the total
+/// worker time (workers x step time), in percent. The progress is a bar on stderr or, without a terminal, lines on the
+/// standard output.
 ///
 /// Text that is written to this value, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
-    /// The numbers of samples and tokens in a step, and of samples in an epoch. From them, the throughput and the
-    /// number of epochs are computed. `None` before the training.
+    /// Amount of data per step and epoch, to display the throughput and the number of epochs; `None` before training
+    /// begins.
     amount: Option<Amount>,
-    /// The time of the last line that was printed without a terminal; `None` before the first line.
+    /// Time of the last progress line, for runs without a terminal; `None` before the first line.
     printed: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The time without a printed line after which the next step prints one, if there is no terminal. Without a terminal, a
-/// line is also printed after each tenth of the steps and after the last step.
+/// Maximum time without a progress line in a run without a terminal; the next step then prints one. Lines are also
+/// printed for the first step, each tenth of the run, and the last step.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Default for Progress {
@@ -40,12 +41,12 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Sets the amount of data in a step, from which the throughput and the epochs are computed.
+    /// Sets the amount of data per step and epoch, to display the throughput and the number of epochs.
     pub fn counting(self, amount: Amount) -> Self {
         Self { amount: Some(amount), ..self }
     }
 
-    /// Starts the progress bar. The training run has `steps` steps, and `start` of them are already done.
+    /// Starts the progress bar of a training run of `steps` steps, `start` of which were done before a resume.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.bar.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.bar.set_length(steps as u64);
@@ -55,8 +56,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Advances the progress bar by a training step and shows the loss, metrics and bubbles of that step. `utilisation`
-    /// is the step's model FLOP utilisation, from 0 to 1.
+    /// Advances the progress bar by one training step and shows the step's loss, metrics and bubble. `utilisation` is
+    /// the step's model FLOP utilisation, from 0 to 1.
     ///
     /// # Errors
     /// Returns an error if a line cannot be written to the standard output.
@@ -67,8 +68,8 @@ impl Progress {
             _ => self.figures(report, utilisation),
         };
         self.bar.set_message(message.clone());
-        self.bar.inc(1); // before the time that is left is asked for
-        // Without a terminal there is no bar, so lines show the progress.
+        self.bar.inc(1); // advances before `eta` is read
+        // Without a terminal, the bar is hidden, and lines show the progress.
         let is_due = self.printed.lock().is_none_or(|printed| printed.elapsed() >= SILENCE);
         if self.bar.is_hidden() && (is_due || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             *self.printed.lock() = Some(Instant::now());
@@ -77,8 +78,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the figures of a step in the message of the bar: the loss, the throughput, the bubbles, the metrics and
-    /// the model FLOP utilisation.
+    /// Formats a step's figures for the bar's message: loss, throughput, bubble, metrics and model FLOP utilisation.
     fn figures(&self, report: &StepReport, utilisation: Option<f64>) -> String {
         let mut message = format!("loss {:.3}", report.loss);
         if let Some(amount) = self.amount {
@@ -101,8 +101,8 @@ impl Progress {
         message
     }
 
-    /// Returns the figures of a step that a line has in addition to the bar's message. They are the learning rate, the
-    /// gradient norm, the number of epochs and the time that is left.
+    /// Formats the figures that only a printed line shows, not the bar: learning rate, gradient norm, number of epochs
+    /// and time left.
     fn further(&self, report: &StepReport) -> String {
         let mut text = String::new();
         if let Some(rate) = report.stages.last().and_then(|stage| stage.learning_rate) {
@@ -121,10 +121,18 @@ impl Progress {
         text
     }
 
-    /// Ends the progress bar, if it has not ended. It stays visible on the terminal.
+    /// Prints a line on the standard output, above the bar if there is one.
+    ///
+    /// # Errors
+    /// Returns an error if the line cannot be written.
+    pub fn say(&self, line: impl Display) -> Result<()> {
+        self.bar.suspend(|| say(line))
+    }
+
+    /// Ends the progress bar, unless it has already ended; the bar stays visible at the last trained step.
     pub fn end(&self) {
         if !self.bar.is_finished() {
-            self.bar.finish();
+            self.bar.abandon();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Converts the pipeline's reports of steps and estimates of memory into the records of the run's log.
+//! Converts the pipeline's step reports and memory estimates into records of the run's log.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use stageline_report::record::{
     self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, StageNoise, Step,
 };
 
-/// Returns the log record of a training step, from the pipeline's report of the step. If `timeline` is true, the record
-/// contains the events of the step. Its workers, stages and memory belong to the first replica.
+/// Converts the pipeline's report on a training step into a log record. With `timeline`, the record contains the step's
+/// events (one per worker action). Workers, stages and memory are those of the first replica.
 ///
-/// Some fields need facts that the report lacks, and the log's writer sets them later. Until then, the memory of GPUs
-/// is empty, the model FLOP utilisation and the epoch are `None`, and the wait for the batch is 0. The tokens per
-/// second are computed from the loss weight of the step, because the number of tokens is not known here.
+/// Fields that the report cannot fill are set later by the log's writer: until then, device memory is empty, model FLOP
+/// utilisation and epoch are `None`, and the wait for the batch is 0. Tokens per second are computed from the step's
+/// loss weight (usually its number of targets), because the number of tokens is unknown here.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -52,8 +52,8 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     }
 }
 
-/// Returns every layer of the model for the run's log, with its name, stage, relative cost and parameters. The cost is
-/// the measured time (`--cut measured`), and otherwise the FLOPs. `cut` is the partition of the layers into stages.
+/// Returns the log records of a model's layers: name, stage, relative cost and number of parameters. The cost is the
+/// measured time with `--cut measured`, and otherwise the FLOPs. `cut` is the partition of the layers into stages.
 ///
 /// # Errors
 /// Returns [`CutError`] if the cut names a layer that the model does not have.
@@ -71,8 +71,8 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
-/// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are not known, so
-/// each stage is logged as one layer. `parameters` lists the number of parameters of each stage.
+/// Returns log records with one layer per stage, for a hand-cut model, whose real layers are unknown. `parameters`
+/// lists each stage's number of parameters.
 pub fn stages_as_layers(parameters: &[ParameterCount]) -> Vec<Layer> {
     let layer = |(stage, count): (usize, &ParameterCount)| Layer {
         name: format!("stage {stage}"),
@@ -84,13 +84,13 @@ pub fn stages_as_layers(parameters: &[ParameterCount]) -> Vec<Layer> {
     parameters.iter().enumerate().map(layer).collect()
 }
 
-/// Returns the metrics of a step or an evaluation for the log, as a map from names to values.
+/// Returns the metrics of a step or an evaluation as a map from names to values, for the log.
 pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory of each worker of the first replica, for the log. It has the bytes for each purpose,
-/// such as parameters and activations, and the peak in bytes. `workers` is the number of workers of a replica.
+/// Returns log records with each worker's estimated memory in the first replica: bytes per purpose, such as parameters
+/// and activations, and the peak in bytes. `workers` is the number of workers per replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
@@ -106,8 +106,8 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
-/// Returns a log record for each GPU with its memory in use and its reserved memory, in bytes. A GPU whose memory is
-/// not known is left out.
+/// Returns a log record for each GPU with its allocated and reserved device memory, in bytes. GPUs whose memory is
+/// unknown are left out.
 pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     let read = |gpu: &Device| {
         let DeviceMemory { in_use, reserved, .. } = DeviceMemory::of(gpu)?;
@@ -116,9 +116,9 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     gpus.iter().filter_map(read).collect()
 }
 
-/// Returns the measured costs of each stage in a training step, for the log. They are the mean times of a forward pass,
-/// a backward pass and the sends of one micro-batch, in seconds. They also contain the time of the flush (the end of
-/// the step), and the bytes of activations and outputs.
+/// Returns log records with each stage's measured costs in a step: mean seconds per micro-batch for forward pass,
+/// backward pass and sends; seconds of the flush (the end-of-step gradient-norm and optimizer phase); and bytes of
+/// activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
@@ -142,8 +142,7 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
     (0..report.stages.len()).map(stage_costs).collect()
 }
 
-/// Returns the log record of the gradient noise in one step. The smoothed noise scales over several steps are left
-/// unset, because only the log's writer knows them.
+/// Returns the log record of a step's gradient noise, without the smoothed noise scales, which the log's writer adds.
 fn noise(report: &NoiseReport) -> Noise {
     let estimates =
         |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
@@ -157,7 +156,8 @@ fn noise(report: &NoiseReport) -> Noise {
     }
 }
 
-/// Returns the log record of one parameter's norms, update ratio, second moment, zeros and histogram in a step.
+/// Returns the log record of one parameter's statistics in a step: norms, update ratio, second moment, zeros and
+/// histogram.
 pub fn health(health: &ParameterHealth) -> Health {
     Health {
         stage: health.stage,

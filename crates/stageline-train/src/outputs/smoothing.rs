@@ -1,27 +1,28 @@
-//! Smooths the gradient noise scales that a run logs: [`SmoothedNoise`].
+//! Smooths the gradient noise scales that a run logs ([`SmoothedNoise`]).
 
 use std::collections::VecDeque;
 
 use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
-/// The length of the running averages of the gradient noise, as a number of measured steps. The estimate of a measured
-/// step counts 0.8 times as much as that of the next one.
+/// Effective length of the running averages, in steps with a noise measurement: each has 0.8 times the weight of the
+/// next one.
 const AVERAGED: f64 = 5.0;
 
-/// The number of latest measured steps that are averaged. As in the window of `RunLog::noise_scales`, a step is a spike
-/// if its gradient norm is more than twice the median of these steps.
+/// Maximum number of most recent measured steps in the averages. As in `RunLog::noise_scales`, a step is a spike if its
+/// gradient norm is more than twice these steps' median.
 const WINDOW: usize = 9;
 
-/// Smooths the estimates of the gradient's squared norm and noise over the latest measured steps of a run. There is a
-/// running average for the whole model, and one for each stage.
+/// Running averages of the estimated squared gradient norm and gradient noise over the most recent measured steps, for
+/// the whole model and for each stage.
 #[derive(Default)]
 pub struct SmoothedNoise {
-    /// The latest measured steps, the last one at the end.
+    /// The most recent steps in which the gradient noise was measured, oldest first; at most `WINDOW`.
     steps: VecDeque<Measured>,
 }
 
-/// The gradient norm of a measured step, and its estimates of the gradient noise of the whole model and of the stages.
+/// The gradient norm of a step in which the gradient noise was measured, and the noise estimates for the whole model
+/// and for each stage.
 struct Measured {
     norm: f64,
     total: SignalAndNoise,
@@ -30,8 +31,8 @@ struct Measured {
 
 impl SmoothedNoise {
     /// Adds a measured step to the averages, and sets the smoothed noise scales in `noise`, the step's log record.
-    /// `gradient_norm` is the norm of the step's gradient before clipping. It shows which steps are spikes, whose
-    /// estimates are scaled down.
+    /// `gradient_norm` is the step's norm before clipping; estimates of spikes (steps with a large norm) are scaled
+    /// down.
     pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
         if self.steps.len() == WINDOW {
             self.steps.pop_front();
@@ -44,9 +45,8 @@ impl SmoothedNoise {
         }
     }
 
-    /// Returns the noise scale from averages over the latest measured steps. The function `of` returns the averaged
-    /// estimate of a step, such as that of one stage. Returns `None` if no step has the estimate, or if the averages
-    /// give no noise scale.
+    /// Returns the noise scale averaged over the most recent measured steps. `of` selects the estimate to average, such
+    /// as one stage's. Returns `None` if no step has this estimate, or if the averages give no valid scale.
     fn scale(&self, of: impl Fn(&Measured) -> Option<SignalAndNoise>) -> Option<f64> {
         let norms = || self.steps.iter().map(|step| step.norm);
         let mut average = NoiseAverage::over(AVERAGED);

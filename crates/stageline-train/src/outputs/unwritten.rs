@@ -1,19 +1,19 @@
-//! The errors in writing the outputs of a run after its training ([`Unwritten`]).
+//! Errors from writing a run's outputs after its last training step ([`Unwritten`]).
 
 use std::sync::Arc;
 
 use anyhow::{Error, Result, anyhow};
 use parking_lot::Mutex;
 
-/// Collects errors in writing a checkpoint, a log, a page or an export after the last step of a training run. They do
-/// not end the run, so that all other outputs are written, too. At its end
-/// [`Program::main`](crate::Program::main) ends with status 1 if there was an error. Clones share the errors.
+/// Collects errors from writing a checkpoint, log, page or export after the last training step, so that the run can
+/// still write its other outputs. [`Program::main`](crate::Program::main) returns status 1 if there are any. Clones
+/// share the errors.
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Returns the value of `written` if there is one. Otherwise keeps the error, so that [`first`](Self::first) can
-    /// return it, and returns `None`. The error is also logged, unless the error before it has the same text.
+    /// Returns the value of `written`, the result of writing an output. An error is instead collected for
+    /// [`first`](Self::first), and logged unless it repeats the previous message; `None` is then returned.
     pub fn unless<T>(&self, written: Result<T>) -> Option<T> {
         let keep = |error: Error| {
             let (mut errors, text) = (self.0.lock(), format!("{error:#}"));
@@ -25,7 +25,7 @@ impl Unwritten {
         written.map_err(keep).ok()
     }
 
-    /// Checks that all outputs are written.
+    /// Checks that all outputs were written.
     ///
     /// # Errors
     /// Returns the first of the collected errors.

@@ -1,4 +1,4 @@
-//! The chosen plan of a training run ([`Planned`]), with its cut and the device of every stage.
+//! A training run's chosen plan ([`Planned`]), with its cut and the device of every stage.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::settings::training::Training;
 use crate::settings::values::{CutBy, ScheduleBy};
 use crate::terminal::say;
 
-/// The chosen pipeline plan of a training run: the pipeline schedule, the number of stages, and the partition of the
-/// model's layers into these stages.
+/// A training run's chosen plan: the pipeline schedule, the number of stages, and the partition of the model's layers
+/// into these stages.
 #[derive(Clone)]
 pub struct Planned {
     /// The pipeline schedule, which gives the order of forward and backward passes on each worker.
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the whole model. In some schedules a worker has several stages, which are called chunks.
+    /// Number of stages of the whole model. Some schedules have several stages (chunks) per worker.
     pub stages: usize,
-    /// The cut, which is the partition of the model's layers into stages; `None` for a model that the user has cut into
-    /// stages by hand.
+    /// The cut: the partition of the model's layers into stages. `None` for a hand-cut model, whose program defines the
+    /// stages.
     pub cut: Option<Cut>,
 }
 
-/// Chooses the pipeline schedule, the number of stages and the cut (the partition of the layers into stages) from the
-/// settings of a training run. `costs` are the costs of the model's layers; `None` for a model that is cut by hand.
+/// Chooses the pipeline schedule, the number of stages and the cut (the partition of the layers into stages). `costs`
+/// are the layers' costs, and `None` for a hand-cut model, whose program defines the stages.
 ///
 /// # Errors
 /// Returns an error in these cases:
 ///
-/// - The schedule does not allow the number of chunks (stages of a worker).
+/// - The schedule does not allow the number of chunks (stages per worker).
 /// - The cut does not fit the number of stages.
 /// - A plan file is invalid or does not fit the settings.
 /// - A search finds no plan.
@@ -82,12 +82,11 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the cut (partition) of the model into stages that the flags request. Returns `None` for a model that the
-/// user has cut by hand.
+/// Returns the cut that the flags request: a partition of the model's layers into stages; `None` for a hand-cut model.
 ///
 /// # Errors
-/// Returns an error if the list of `--cut` has another number of stages than the plan, or if the model has fewer layers
-/// than stages. For a model that is cut by hand, `--cut measured` and `--speeds` are errors.
+/// Returns an error if the list of `--cut` has a different number of stages than the plan, or if the model has fewer
+/// layers than stages. For a model that is cut by hand, `--cut measured` and `--speeds` are errors.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -133,23 +132,24 @@ fn cut(
     })
 }
 
-/// Returns the cut (partition) of the layers into the stages of a plan by the costs of the layers: measured times, or
-/// else FLOPs and parameters. `shape` is the number of stages and of micro-batches. With one stage on each worker and
-/// without `--speeds`, the costs of the stages are as even as possible. Otherwise the cut makes the simulated step of
-/// the plan short, with the speeds of `--speeds`. If the schedule has no plan of this shape, the cut is the even one.
+/// Computes the cut (partition of the layers into stages) from the layers' costs: measured times, or else FLOPs and
+/// parameters. `shape` holds the numbers of stages and micro-batches.
+/// - With one stage per worker and no `--speeds`, the stages' costs are balanced.
+/// - Otherwise the cut shortens the plan's simulated step, at the workers' `--speeds`.
+/// - If the schedule has no plan of this shape, the stages' costs are balanced too.
 fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
     let (stages, micro_batches) = shape;
     let is_even = running.speeds.is_none() && stages == running.workers;
     if is_even || stages > costs.layers().len() {
         return Ok(costs.cut(stages)?);
     }
-    // A plan that does not complete is refused later, with its reason.
+    // The reason for a missing or deadlocked plan is reported by a later check.
     let Some(plan) = short_plan(schedule, stages, micro_batches) else { return Ok(costs.cut(stages)?) };
     let speeds = stage_speeds(running, &plan.placement())?;
     Ok(costs.cut_of(&plan, &speeds)?)
 }
 
-/// A published schedule with the number of stages per worker that `--chunks` gives, instead of its default.
+/// A published schedule with `--chunks` stages per worker instead of its default number.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,
@@ -176,12 +176,12 @@ impl Schedule for Chunked {
 }
 
 impl Planned {
-    /// Returns the device of every stage, as one list of stages for each replica. The workers of all replicas share the
-    /// devices evenly, and all stages of a worker are on its device.
+    /// Returns, for each replica, the device of every stage. All stages of a worker are on its device, and the workers
+    /// of all replicas share the devices evenly.
     ///
     /// # Errors
-    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches. It is also an error
-    /// if `--device` lists more devices than there are workers.
+    /// Returns an error if the schedule has no plan for this number of stages and micro-batches, or if `--device` lists
+    /// more devices than there are workers.
     pub fn devices(&self, running: &Running, micro_batches: usize) -> Result<Vec<Vec<Device>>> {
         let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
         let workers = running.replicas * placement.workers();

@@ -1,4 +1,4 @@
-//! The costs of a model's layers (parameters, FLOPs and times), as far as a program needs them.
+//! The costs of a model's layers: parameters and, if they are needed, FLOPs and times.
 
 use stageline::Costs;
 
@@ -7,28 +7,30 @@ use crate::settings::job::Job;
 use crate::settings::running::Running;
 use crate::settings::values::{CutBy, ScheduleBy};
 
-/// Why a program needs the costs (parameters, FLOPs and times) of a model's layers. The reason decides whether
-/// [`costs`] runs the layers.
+/// Why a program needs the layers' costs, which decides whether [`costs`] must run the layers.
 #[derive(Clone, Copy)]
 pub enum Purpose {
-    /// The program builds a pipeline without training it. By default, its stages have about equally many parameters,
-    /// so no layer is run.
+    /// Build a pipeline without training it. Stages are balanced by number of parameters by default, so no layer is
+    /// run.
     Pipeline,
-    /// The program trains the model. By default, the stages balance FLOPs and parameters, so each layer is run to count
+    /// Train the model. Stages are balanced by FLOPs and parameters by default, so each layer is run to count its
     /// FLOPs.
     Training {
-        /// Whether the run writes a log or an HTML page, which contain the FLOPs of the layers.
+        /// Whether the run writes a log or an HTML page, which list the layers' FLOPs, so that these must be counted.
         is_written: bool,
     },
 }
 
-/// Returns the costs of each layer of the model: FLOPs and parameters, and with `--cut measured` the times on the first
-/// device. Returns `None` for a model that is cut by hand.
+/// Returns each layer's costs: FLOPs and parameters, and with `--cut measured` the times on the first device. Returns
+/// `None` for a hand-cut model.
 ///
-/// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed. `--cut measured` and
-/// `--schedule search` need them. In a training run, the default cut, the log, the HTML page and the model FLOP
-/// utilisation need them too. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and
-/// all FLOPs are 0.
+/// Layers are run on `sample`, the input of one sample, only if their FLOPs or times are needed:
+///
+/// - For `--cut measured` and `--schedule search`.
+/// - In a training run, also for the default cut, the log, the HTML page and the model FLOP utilisation.
+/// - If [`Model::sizes`] returns `None`.
+///
+/// If no layer is run, the FLOPs are 0.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
     let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
     let is_measured = *cut == CutBy::Measured;

@@ -1,4 +1,4 @@
-//! `--schedule search`: the plan with the shortest simulated step for the layers of a model.
+//! `--schedule search`: finds the plan with the shortest simulated step for a model's layers.
 
 use anyhow::{Result, ensure};
 use stageline::Costs;
@@ -8,19 +8,17 @@ use super::workers::stage_speeds;
 use crate::settings::running::Running;
 use crate::settings::values::CutBy;
 
-/// Finds the plan with the shortest simulated step. The simulation has no memory limit, and transfers take no time in
-/// it. `costs` are the costs of the model's layers; `None` for a model that is cut by hand, whose stages count as
-/// equal.
+/// Searches for the plan with the shortest simulated step. The simulation assumes unlimited memory and instant
+/// transfers. `costs` are the layers' costs, and `None` for a hand-cut model, whose stages count as equally expensive.
 ///
-/// For each number of stages that the search tries, the layers are cut such that the slowest stage is as fast as
-/// possible. The training may cut them better for the plan that is found. With a list as `--cut`, the search tries only
-/// the stages of this list.
+/// For each number of stages, the search uses the cut (partition of the layers) whose slowest stage is fastest; the
+/// training run may later find a better cut for the chosen plan. A `--cut` list fixes the stages.
 ///
 /// # Errors
 /// Returns an error in these cases:
 ///
 /// - The model has fewer layers than workers, or none of its layers reports FLOPs.
-/// - The workers do not share the stages of a list evenly.
+/// - The stages of a `--cut` list cannot be divided evenly among the workers.
 /// - The search finds no valid plan.
 pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
     let workers = running.workers;
@@ -38,10 +36,10 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
             );
             stages / workers..=stages / workers
         }
-        // A stage needs a layer of its own.
+        // Every stage needs at least one layer.
         CutBy::Counted | CutBy::Measured => 1..=(costs.layers().len() / workers).max(1),
     };
-    // The search skips a placement whose costs are an error, so such an error is returned here.
+    // The search skips placements whose costs cannot be computed, so this call returns the first one's error.
     stage_costs(running, costs, &Placement::in_turn(workers, *chunks.start()))?;
     Ok(best_placed(workers, micro_batches, chunks, |placement| {
         let memory = Memory::unlimited(workers).cut(placement.stages() / workers);
@@ -49,9 +47,11 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
     })?)
 }
 
-/// Returns the assumed costs (times of passes) of the stages of a placement. A forward pass takes a third of the
-/// stage's measured time, or else its FLOPs, divided by the speed of its worker. A backward pass takes twice as long as
-/// that. Each half of a split backward pass takes as long as the forward pass.
+/// Returns the times that the search assumes for each stage's passes, given a placement of stages on workers:
+///
+/// - Forward pass: a third of the stage's measured time (or else its FLOPs), divided by the worker's speed.
+/// - Backward pass: twice the time of the forward pass.
+/// - Each half of a split backward pass (input gradients, weight gradients): the time of the forward pass.
 ///
 /// # Errors
 /// Returns an error if the layers cannot be cut into these stages, or if no layer reports a time or FLOPs.

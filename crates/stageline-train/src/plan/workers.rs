@@ -1,18 +1,18 @@
-//! The devices of the workers of a pipeline, and their relative speeds.
+//! The devices of a pipeline's workers, and their relative speeds.
 
 use anyhow::{Result, ensure};
 use stageline::schedule::Placement;
 
 use crate::settings::running::Running;
 
-/// Returns the index, from 0, of the device on which the worker with the index `worker` runs. Workers are counted over
-/// all replicas. The `workers` workers share the `used` devices evenly and in order. If there are fewer devices than
-/// workers, consecutive workers share a device.
+/// Returns the index of the device that the worker `worker` (counted over all replicas) runs on. The `workers` workers
+/// share the `used` devices evenly and in order, so that consecutive workers share a device if there are fewer devices.
+/// All indices are zero-based.
 pub fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the relative speed of the worker of each stage; all are 1 without `--speeds`.
+/// Returns, for each stage, its worker's relative speed, from `--speeds`; all are 1 if the flag is unset.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -22,9 +22,9 @@ pub fn stage_speeds(running: &Running, placement: &Placement) -> Result<Vec<f64>
     Ok((0..placement.stages()).map(|stage| of_worker[placement.worker(stage)]).collect())
 }
 
-/// Returns the relative speed of each worker of a replica. `speeds` holds the relative speed of each entry in the list
-/// `--device`. Workers on the same entry share its speed. With several replicas, the result is the lowest speed of the
-/// workers with the same index in their replicas.
+/// Returns the relative speed of each of a replica's workers from `speeds`, the relative speed of each entry of
+/// `--device`. Workers on the same entry share its speed. With several replicas, a worker gets the speed of the slowest
+/// worker with its index.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -43,7 +43,7 @@ fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<
     Ok((0..workers).map(slowest).collect())
 }
 
-/// Returns an error if `--device` lists more devices than there are workers, over all replicas.
+/// Returns an error if `--device` lists more devices (`used`) than there are workers in all replicas (`workers`).
 pub fn check_devices(used: usize, workers: usize) -> Result<()> {
     ensure!(
         used <= workers,

@@ -1,4 +1,4 @@
-//! Validates the flags of a training run ([`check`]).
+//! Validates a training run's flags ([`check`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,20 @@ use anyhow::{Result, bail, ensure};
 use super::flags::TrainingFlags;
 use super::values::{CutBy, DecayName, OptimizerName};
 
-/// The largest accepted value of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
+/// Maximum of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
 pub const LARGEST: usize = 65_536;
 
-/// The largest accepted value of `--cores-per-stage`. With more cores, starting the threads would take longer than
-/// training.
+/// Maximum of `--cores-per-stage`. With more, starting the threads would take longer than training.
 const MOST_CORES: usize = 1024;
 
-/// The largest accepted value of `--replicas`. With more replicas, starting their threads would take longer than
-/// training.
+/// Maximum of `--replicas`. With more, starting their threads would take longer than training.
 const MOST_REPLICAS: usize = 1024;
 
-/// The largest accepted value of `--read-ahead`. It is also the largest number of threads that read batches.
+/// Maximum of `--read-ahead`, which is also the number of threads that read batches.
 const MOST_READERS: usize = 1024;
 
-/// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
-/// them. The error names the flag and its allowed values.
+/// Validates a run's flags before a device is opened: their ranges, and contradictions between them. The error names
+/// the flag and its allowed values.
 pub fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -83,7 +81,8 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks the flags for AdamW's betas and epsilon: they need an optimizer that contains AdamW, and have ranges.
+/// Checks the flags for AdamW's betas and epsilon (`--beta1`, `--beta2`, `--epsilon`): they must be in range, and the
+/// optimizer must be AdamW, or Muon, which uses AdamW for some parameters.
 fn check_adamw(flags: &TrainingFlags) -> Result<()> {
     let numbers = [("--beta1", flags.beta1), ("--beta2", flags.beta2), ("--epsilon", flags.epsilon)];
     let has_adamw = matches!(flags.optimizer, OptimizerName::Adamw | OptimizerName::Muon);
@@ -98,8 +97,8 @@ fn check_adamw(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the flags that compare validation losses have evaluations to compare, and that the best checkpoint has a
-/// folder of its own.
+/// Checks `--patience` and `--best-checkpoint`, which compare validation losses: they need `--validate-every`, and the
+/// best checkpoint needs its own folder.
 fn check_best(flags: &TrainingFlags) -> Result<()> {
     let given = [("--patience", flags.patience > 0), ("--best-checkpoint", flags.best_checkpoint.is_some())];
     for (flag, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
@@ -115,8 +114,8 @@ fn check_best(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no two outputs are the same file. Otherwise the output that is written last would replace the other.
-/// Devices, such as `/dev/null`, and pipes may be shared.
+/// Checks that no two outputs are the same file, because the output written last would overwrite the other. Devices,
+/// such as `/dev/null`, and pipes may be shared.
 fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     let paths = [("--log", &flags.log), ("--trace", &flags.trace), ("--report", &flags.report)];
     let mut files: Vec<(&str, PathBuf)> = Vec::new();
@@ -133,20 +132,20 @@ fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether two paths lead to the same place, however they are written. The place need not exist yet.
+/// Whether two paths lead to the same file or folder, however they are written. The file or folder need not exist yet.
 pub fn is_same_place(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Returns the path of a file in one form, so that two paths of one file are equal however they are written. The result
-/// is the canonical path of the nearest ancestor that exists, followed by the rest of the path below it.
+/// Normalises a path, so that different spellings of a path to the same file are equal: the canonical path of the
+/// nearest existing ancestor, followed by the rest.
 fn place(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = |ancestor: &Path| Some(ancestor.canonicalize().ok()?.join(whole.strip_prefix(ancestor).ok()?));
     whole.ancestors().find_map(known).unwrap_or_else(|| whole.clone())
 }
 
-/// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide
+/// Validates `--gradient-groups`. With several replicas, it must equal the number of replicas. Otherwise it must divide
 /// the number of micro-batches.
 fn check_groups(flags: &TrainingFlags) -> Result<()> {
     let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);

@@ -1,4 +1,4 @@
-//! Resolves the flags into a [`Job`], whose existence means that they are valid and do not contradict each other.
+//! Validates the flags and makes a [`Job`] from them, whose settings are valid and do not contradict each other.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use super::training::Training;
 use super::values::RecomputeBy;
 use crate::outputs::log::Outputs;
 
-/// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
+/// A run's validated settings: its hyperparameters, execution, seed, checkpoints and output files.
 pub struct Job {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps that the run trains by the pipeline and with full batches on one device, to compare the two.
-    /// `None` for a run that does not compare them.
+    /// Number of steps of a `--verify` run, which compares pipeline training with full-batch training on one device.
+    /// `None` for any other run.
     pub verify: Option<usize>,
     pub outputs: Outputs,
     pub keeping: Keeping,
@@ -28,8 +28,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// Parses and validates a line of flags for a test. Returns the validated settings of the training, or the text of
-    /// the error.
+    /// Parses and validates a command line of flags for a test. Returns the training run's settings, or the error
+    /// message.
     #[cfg(all(test, feature = "flex"))]
     pub fn of_line(flags: &str) -> Result<Self, String> {
         use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Job {
         Self::of(flags, Settings(BTreeMap::new())).map_err(|error| format!("{error:#}"))
     }
 
-    /// Validates the flags of a run and opens its devices, before any data is read or a thread is started.
+    /// Validates a run's flags and opens its devices, before any data is read or a thread is started.
     ///
     /// # Errors
     /// Returns an error if a flag's value is out of its range, if two flags contradict each other, or if a device
@@ -67,8 +67,9 @@ impl Job {
         })
     }
 
-    /// Sets the number of steps to that of `--epochs` (see [`Training::count_epochs`]), and stores the length of the
-    /// learning rate's schedule as the setting `schedule_steps`. Does nothing if `--epochs` is unset.
+    /// Sets the number of steps to that of `--epochs`, and stores the length of the learning-rate schedule as the
+    /// setting `schedule_steps`. `samples` is the number of samples in an epoch; `None` if the data has no epochs. Does
+    /// nothing if `--epochs` is unset.
     ///
     /// # Errors
     /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.
@@ -79,11 +80,11 @@ impl Job {
         Ok(())
     }
 
-    /// Checks the settings of a run that builds a pipeline and does not train it.
+    /// Checks the settings of a run that builds a pipeline without training it.
     ///
     /// # Errors
-    /// Returns an error if the settings ask for a comparison of trainings (`--verify`). Outputs that will not be
-    /// written cause only a warning, because a settings file may serve training runs, too.
+    /// Returns an error for `--verify`, which compares training runs. Outputs that will not be written cause only a
+    /// warning, because a settings file may be shared with training runs.
     pub fn check_untrained(&self) -> Result<()> {
         ensure!(
             self.verify.is_none(),
@@ -93,7 +94,7 @@ impl Job {
         Ok(())
     }
 
-    /// Checks the settings of a run that only compares trainings (`--verify`). Does nothing for another run.
+    /// Checks the settings of a run that only compares training runs (`--verify`). Does nothing for any other run.
     ///
     /// # Errors
     /// Returns an error for `--recompute auto`, which needs a memory estimate. Outputs that will not be written cause
@@ -110,8 +111,8 @@ impl Job {
         Ok(())
     }
 
-    /// Warns about every output that the settings name but this run does not write, and about the folder `checkpoints`.
-    /// `reason` says why.
+    /// Warns that this run ignores the output files in its settings, and writes no checkpoints to the folder
+    /// `checkpoints`. `reason` says why.
     fn warn_of_unwritten(&self, checkpoints: Option<&Path>, reason: &str) {
         let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
         let best = &self.keeping.best;

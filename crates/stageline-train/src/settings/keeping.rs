@@ -1,27 +1,28 @@
-//! The settings of the checkpoints that a run writes ([`Keeping`]).
+//! The settings for a run's checkpoints ([`Keeping`]).
 
 use std::num::NonZero;
 use std::path::PathBuf;
 
 use super::flags::TrainingFlags;
 
-/// The entry that only the checkpoints of `--best-checkpoint` have, with their validation loss.
+/// Name of the checkpoint's manifest entry with its validation loss. Only checkpoints of `--best-checkpoint` have it.
 pub const BEST: &str = "best";
 
-/// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
+/// The settings for a run's checkpoints: their folder, the interval between them, and how many to keep.
 pub struct Keeping {
     /// The folder for checkpoints; `None` writes no checkpoints.
     pub folder: Option<PathBuf>,
-    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest checkpoint.
+    /// The value of `--resume`: a checkpoint's path; or a folder, `latest` or `auto`, each of which selects the newest
+    /// checkpoint.
     pub resume: Option<PathBuf>,
     /// The folder for the checkpoint with the lowest validation loss; `None` keeps none.
     pub best: Option<PathBuf>,
     /// The number of training steps between two checkpoints.
     pub every: usize,
-    /// The number of newest checkpoints that stay in the folder; older ones are deleted.
+    /// Number of checkpoints to keep in the folder; older ones are deleted.
     pub keep: NonZero<usize>,
-    /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
-    /// trains to the last step.
+    /// Number of training steps, counted from the start of the training (including runs before a resume), after which
+    /// this run ends early with a checkpoint. `None` trains to the last step.
     pub stop_after: Option<usize>,
 }
 
@@ -31,7 +32,7 @@ impl Keeping {
         self.folder.is_some() || self.best.is_some()
     }
 
-    /// Returns the settings of checkpoints in the flags of a run.
+    /// Returns the checkpoint settings in a run's flags.
     pub fn of(flags: &TrainingFlags) -> Self {
         Self {
             folder: flags.checkpoint.clone(),

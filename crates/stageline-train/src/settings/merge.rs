@@ -1,70 +1,53 @@
-//! Merges the settings of a checkpoint, a TOML file, `--set` and the command line into one set of flags; the later
-//! source wins.
+//! Merges the settings from a checkpoint, a TOML file, `--set` and the command line into one set of flags. Later
+//! sources override earlier ones.
 //!
-//! A setting has the name of its flag, with `_` for `-`, so clap parses, validates and documents all of them. The code
-//! here works with any set of flags: a fuzzer gives it a set of its own (`fuzz/src/configuration.rs`).
+//! A setting is named like its flag, with `_` for `-`, so clap parses, validates and documents all settings. The code
+//! here works with any set of flags: a fuzz target uses its own set (`fuzz/src/configuration.rs`).
 
-use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use serde_json::{Number, Value};
+use serde_json::Value;
 use stageline::checkpoint::Printable;
 
-/// The lowest similarity at which the error for an unknown setting suggests a known one. It is the Jaro-Winkler
-/// similarity of the two names, from 0 to 1.
-const ALIKE: f64 = 0.7;
+use super::setting::{argument, check_text, flag, is_inherited, is_number, is_setting, number, takes_path};
 
-/// The headings in `--help` of the flags that apply to a single run, which is one process. A training may have several
-/// runs, each of which resumes the one before it.
-///
-/// A resumed run does not take these flags from its checkpoint. They do not decide the trained bits, and most of them
-/// fit one machine only. For safety, a checkpoint from elsewhere must not choose files to write, hosts to connect to,
-/// or the file of the secret.
-pub(super) const OF_THE_RUN: [&str; 7] =
-    ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
-
-/// The maximum length of the value of a setting, in bytes.
-pub(super) const LONGEST_VALUE: usize = 65_536;
-
-/// The names of the two settings that give the length of a training.
+/// Names of the two settings of the training length, `steps` and `epochs`; only one of them takes effect.
 const STEPS: &str = "steps";
 const EPOCHS: &str = "epochs";
 
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The merged settings of a run: the arguments as the parser clap returns them, and the value of every setting for logs
-/// and checkpoints.
+/// A run's settings, merged from the command line, the config file, the checkpoint that the run resumes, and the
+/// defaults: as clap's parsed arguments (`matches`), and as values by name for logs and checkpoints (`settings`).
 pub struct Merged {
     pub matches: ArgMatches,
     pub settings: Settings,
 }
 
-/// The values of all settings of a run, by the names of the settings. Defaults are included.
+/// The values of all settings of a run, including defaults, by setting name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Resolves the command line of a program into flags and settings (see [`merge`]), and reads the file of `--config`
-/// from the disk.
+/// Merges a program's command line with the settings of its other sources (see [`merge`]), reading the file of
+/// `--config` from disk.
 pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settings>) -> Result<Merged> {
     merge(command, arguments, resumed, contents)
 }
 
-/// Merges the settings of a run from four sources. In order, they are the checkpoint that the run resumes, the file of
-/// `--config`, the assignments of `--set`, and the other flags of the command line. Each source overrides the ones
-/// before it.
+/// Merges a run's settings from four sources, each of which overrides the ones before it: the checkpoint that the run
+/// resumes (`resumed`), the file of `--config`, the assignments of `--set`, and the other flags on the command line.
 ///
-/// The function `read` returns the text of the file at the path that `--config` gives.
+/// `read` returns the content of the `--config` file at a given path.
 ///
 /// # Errors
-/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given. Otherwise the error names the source of the wrong
+/// Returns a [`clap::Error`] if a flag is invalid or `--help` is given. Any other error names the source of the invalid
 /// setting.
 pub fn merge(
     command: Command,
@@ -77,11 +60,12 @@ pub fn merge(
     let (program, flags) =
         arguments.split_first().map_or((OsString::new(), arguments), |(first, rest)| (first.clone(), rest));
     let parse = |flags: &[OsString]| command.clone().try_get_matches_from([&program].into_iter().chain(flags));
-    // A flag that must be set may be set by any source, so only the last parse requires it.
+    // Any source may provide a required flag, so only the final parse enforces it.
     let lenient = command.clone().mut_args(|flag| flag.required(false));
     let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
     check_length(flags)?;
-    // A path that is given twice is an error. Another value may be given again, as after default flags in a script.
+    // A path given twice is an error. Other flags may be repeated, so that a user can override a script's default
+    // flags.
     let once = lenient.clone().args_override_self(false).mut_args(replaces_itself);
     let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
     let mut all = Vec::new();
@@ -89,10 +73,10 @@ pub fn merge(
         let inherited = inherited(&command, settings)?;
         remove_replaced(&mut all, &inherited, &command); // a program may have epochs by default
         all.extend(inherited);
-        // These errors quote a checkpoint, whose text may be long or hostile, so they are escaped and cut short.
+        // These errors quote a checkpoint, whose strings may be long or hostile, so they are escaped and truncated.
         parse_some(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
-    // An error of clap would end the process without the name of the source.
+    // Errors of clap become ordinary errors here, because clap's would end the process without naming the source.
     let parsed = |before: &[OsString], flags: Vec<OsString>| match parse_some(&[before, &flags].concat()) {
         Ok(_) => Ok(flags),
         Err(error) => Err(anyhow!("{}", without_usage(&error.to_string()))),
@@ -117,24 +101,26 @@ pub fn merge(
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
     let mut settings = settings(&command, &matches)?;
-    // Of `steps` and `epochs`, only the setting that decides the length of the training is kept.
+    // Of `steps` and `epochs`, keeps only the one that takes effect.
     let has_epochs = settings.0.get(EPOCHS).and_then(Value::as_f64).is_some_and(|epochs| epochs > 0.0);
     settings.0.remove(if has_epochs { STEPS } else { EPOCHS });
     Ok(Merged { settings, matches })
 }
 
-/// Returns the message of an error of clap without its first word, `error:`, and the advice at its end.
+/// Removes clap's leading `error:` and trailing usage advice from an error message, to quote the rest.
 fn without_usage(message: &str) -> &str {
     let message = message.strip_prefix("error: ").unwrap_or(message);
     message.split("\n\nFor more information").next().unwrap_or(message).trim_end()
 }
 
-/// Changes how the value of a flag is parsed. A switch, such as `--augment`, may also have the value `true` or `false`.
-/// The command line can then turn off a switch that is on in a checkpoint or settings file. A flag for a number accepts
-/// a negative number as its value, which is then rejected with the allowed range.
+/// Changes how clap parses a flag's value:
+///
+/// - A switch, such as `--augment`, also accepts the value `true` or `false`, so that the command line can turn off a
+///   switch that is on in a checkpoint or settings file.
+/// - A numeric flag accepts a negative number, which is then rejected with the allowed range.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
-        // A negative number gets the error with the allowed range, and not that of an unknown flag.
+        // Without this, clap would take a negative number for an unknown flag.
         let is_negative = flag.get_action().takes_values() && is_number(&flag);
         return flag.allow_negative_numbers(is_negative);
     }
@@ -142,13 +128,8 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
-/// Whether the value of a flag is a path.
-pub(super) fn takes_path(flag: &Arg) -> bool {
-    flag.get_value_parser().type_id() == TypeId::of::<PathBuf>()
-}
-
-/// Lets the last value of a flag replace an earlier one in the same source. A list stays a list of all values, and a
-/// path that is given twice stays an error.
+/// Lets a flag that is repeated in one source take its last value, except lists, which collect all values, and paths,
+/// for which a repetition is an error.
 fn replaces_itself(flag: Arg) -> Arg {
     if takes_path(&flag) || matches!(flag.get_action(), ArgAction::Append) {
         return flag;
@@ -157,11 +138,12 @@ fn replaces_itself(flag: Arg) -> Arg {
     flag.overrides_with(itself)
 }
 
-/// Removes from the arguments `all` those that the arguments `later` replace and that clap would not replace:
+/// Removes arguments of earlier sources from `all` if a later source (`later`) overrides them but clap would not
+/// replace them:
 ///
-/// - If `later` sets a list again, clap would join both lists.
-/// - If `later` sets a number of steps, clap would keep a number of epochs, which may be the program's default.
-/// - If `later` turns the decay of the learning rate off, clap would keep the settings of the decay.
+/// - A list, if `later` sets it again: clap would join both lists.
+/// - A number of epochs, if `later` sets a number of steps: the epochs may be the program's default.
+/// - Settings of the learning-rate decay, if `later` turns the decay off.
 fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let is_list = |name: &String| {
         let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
@@ -177,28 +159,28 @@ fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Comman
     all.extend(has_steps.then(|| format!("--{EPOCHS}=0").into()));
 }
 
-/// Returns the last value of the flag `name` in arguments such as `--name=value` or `--name value`.
+/// Returns the last value of the flag `name` in `arguments`, given as `--name=value` or `--name value`.
 fn value_of(name: &str, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().rposition(|argument| name_of(argument).is_some_and(|found| found == name))?;
     let joined = arguments[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
     joined.or_else(|| Some(arguments.get(at + 1)?.to_str()?.to_owned()))
 }
 
-/// Returns an error if the arguments of one source (such as the command line) give both `--steps` and `--epochs`.
+/// Returns an error if one source (such as the command line) gives both `--steps` and `--epochs`.
 fn check_length(arguments: &[OsString]) -> Result<()> {
     let has = |name: &str| arguments.iter().filter_map(name_of).any(|given| given == name);
     ensure!(!(has(STEPS) && has(EPOCHS)), "--steps and --epochs exclude each other: give one of them");
     Ok(())
 }
 
-/// Returns the name of the flag in an argument such as `--name` or `--name=value`; `None` for another argument.
+/// Returns the flag's name if the argument has the form `--name` or `--name=value`, and otherwise `None`.
 fn name_of(argument: &OsString) -> Option<String> {
     let text = argument.to_str()?.strip_prefix("--")?;
     Some(text.split_once('=').map_or(text, |(name, _)| name).to_owned())
 }
 
-/// Returns the text of the TOML file of `--config`. It is an error if the file cannot be read, for example because it
-/// does not exist, or is longer than [`LONGEST`] bytes.
+/// Returns the content of the TOML file of `--config`. Returns an error if the file cannot be read, or is longer than
+/// [`LONGEST`] bytes.
 fn contents(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));
@@ -223,70 +205,19 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     known.map(argument).collect()
 }
 
-/// Returns the settings in a TOML text, as command-line arguments `--name=value`.
+/// Parses TOML settings into command-line arguments `--name=value`.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
 }
 
-/// Returns the assignment `NAME=VALUE` of a `--set` flag as the command-line argument `--name=value`.
+/// Converts a `--set` assignment `NAME=VALUE` into the command-line argument `--name=value`.
 fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     let (name, value) = assignment.split_once('=').context("give a name, `=`, and a value: --set micro_batches=16")?;
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// Returns the command-line flag of a setting, such as `--micro-batches` for `micro_batches`. The error for an unknown
-/// name suggests the most similar setting, if there is one.
-fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
-    if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
-        ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
-        return Ok(flag);
-    }
-    let known = command.get_arguments().filter(|flag| is_setting(flag)).map(|flag| flag.get_id().as_str());
-    let alike = |known: &&str| strsim::jaro_winkler(known, name);
-    let nearest = known.max_by(|a, b| alike(a).total_cmp(&alike(b))).filter(|known| alike(known) >= ALIKE);
-    match nearest {
-        Some(nearest) => bail!("there is no setting `{name}`; did you mean `{nearest}`?"),
-        None => bail!("there is no setting `{name}`; --help lists all flags, which are settings with `_` for `-`"),
-    }
-}
-
-/// Whether a resumed run takes the value of a flag from its checkpoint. It does so for flags that decide the trained
-/// bits, and for the program's own flags.
-fn is_inherited(flag: &Arg) -> bool {
-    flag.get_help_heading().is_none_or(|heading| !OF_THE_RUN.contains(&heading))
-}
-
-/// Checks that a checkpoint can keep the values of a program's own flag, which a resumed run takes from there. A list
-/// is kept as one text, so its flag must split a text at commas. Flags that are counted, or that mean `false`, have no
-/// value to keep.
-pub(crate) fn check_kept(flag: &Arg) -> Result<()> {
-    let is_kept = flag.get_long().is_some() && is_inherited(flag);
-    let (name, action) = (flag.get_id(), flag.get_action());
-    let remedy = match action {
-        ArgAction::Append if flag.get_value_delimiter() != Some(',') => "write #[arg(value_delimiter = ',')]",
-        ArgAction::SetFalse => "use a bool that is true with the flag",
-        ArgAction::Count => "use a number as the flag's value",
-        _ => return Ok(()),
-    };
-    ensure!(!is_kept, "a checkpoint cannot keep the program's flag `{name}` ({action:?}): {remedy}");
-    Ok(())
-}
-
-/// Whether a command-line flag is a setting, which checkpoints store and a TOML file may set. A setting takes a value.
-/// The flags that name sources of settings (`--config`, `--set` and `--resume`) are no settings. Neither are
-/// `--stop-after` and `--print-config`, which concern a single run only.
-fn is_setting(flag: &Arg) -> bool {
-    let only_here = ["config", "set", "resume", "stop_after", "print_config"];
-    flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
-}
-
-/// Returns a flag and its value as one argument `--name=value`. A value with a leading dash is then not read as a flag.
-fn argument(flag: &Arg, value: &str) -> OsString {
-    format!("--{}={value}", flag.get_long().expect("settings are flags with long names")).into()
-}
-
-/// Returns the TOML value of a setting as the text that its flag takes; an array becomes a comma-separated list.
+/// Converts a setting's TOML value into the string that its flag takes; an array becomes a comma-separated list.
 fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     Ok(match value {
         toml::Value::String(text) => text.clone(),
@@ -301,7 +232,7 @@ fn toml_text(name: &str, value: &toml::Value) -> Result<String> {
     })
 }
 
-/// Returns the kind of a JSON value in words, such as `a number`, for an error message.
+/// Names the type of a JSON value, such as `a number`, for an error message.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -313,13 +244,13 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the final value of every setting of a run, from the parsed command-line arguments.
+/// Returns the final value of every setting, read from the parsed arguments.
 fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     let flags = command.get_arguments().filter(|flag| is_setting(flag));
     let value = |flag: &Arg| {
         let name = flag.get_id().to_string();
         let mut raw = matches.get_raw(&name)?;
-        // The values of a list are joined by commas, as its flag takes them.
+        // A list's values are joined by commas, the form that its flag accepts.
         let raw = match flag.get_action() {
             ArgAction::Append => raw.collect::<Vec<_>>().join(OsStr::new(",")),
             _ => raw.next_back()?.to_owned(),
@@ -337,56 +268,10 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters
-/// other than line feeds and tabs, or characters that change the direction of the text around them. Checkpoints, logs
-/// and terminals show these values.
-fn check_text(flag: &Arg, text: &str) -> Result<()> {
-    // A prompt may have several lines.
-    let is_control = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
-    let is_direction = |char| matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
-    let (name, shown) = (flag.get_id(), Printable::new(text));
-    ensure!(
-        text.len() <= LONGEST_VALUE && !text.chars().any(|char| is_control(char) || is_direction(char)),
-        "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters other than line feeds and tabs, and \
-         without characters that change the direction of a text"
-    );
-    Ok(())
-}
-
-/// Whether a command-line flag takes a number. The type of the flag decides this. The value cannot, because a path may
-/// consist of digits.
-fn is_number(flag: &Arg) -> bool {
-    let numbers = [
-        TypeId::of::<f32>(),
-        TypeId::of::<f64>(),
-        TypeId::of::<u32>(),
-        TypeId::of::<u64>(),
-        TypeId::of::<usize>(),
-        TypeId::of::<NonZero<usize>>(),
-    ];
-    numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
-}
-
-/// Parses the value of a setting as a number, in every form that a flag takes, so that 1, +1, 1.0, 1. and 1e0 are equal.
-/// Returns `None` if the text is no number, or one that JSON does not have, such as `inf`.
-///
-/// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
-fn number(text: &str) -> Option<Number> {
-    let integer =
-        text.parse().map(|number: u64| number.into()).or_else(|_| text.parse().map(|number: i64| number.into()));
-    // -0 is a float, because it has a sign.
-    if let Some(integer) = integer.ok().filter(|_| !text.starts_with("-0")) {
-        return Some(integer);
-    }
-    let float: f64 = text.parse().ok()?;
-    let whole = serde_json::from_str(&float.to_string()).ok().filter(|number: &Number| !number.is_f64());
-    whole.or_else(|| Number::from_f64(float))
-}
-
 impl Settings {
-    /// Returns the settings as TOML text, from which `--config` can read them again.
+    /// Returns the settings as a TOML document, which `--config` can read again.
     pub fn to_toml(&self) -> Result<String> {
-        // TOML integers have 63 bits; a larger number becomes a text, which flags take as well.
+        // TOML integers have 63 bits; a larger number becomes a string, which flags accept too.
         let in_toml = |value: &Value| match value.as_u64() {
             Some(large) if i64::try_from(large).is_err() => large.to_string().into(),
             _ => value.clone(),

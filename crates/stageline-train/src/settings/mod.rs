@@ -1,17 +1,18 @@
-//! The settings of a run: from the command line, a TOML file and a checkpoint to a validated [`Job`](job::Job).
+//! A run's settings: from the command line, a TOML file and a checkpoint to a validated [`Job`](job::Job).
 //!
-//! Input: the flags of every training program and of its model. Output: a job whose existence means that its settings
-//! are valid, with opened devices; or an error that names the flag. This folder owns clap's definitions of all flags,
-//! the order in which sources of settings override each other, and range checks of single settings. It must not read
-//! training data, choose a plan, cut a model into stages or build a pipeline.
+//! Input: the flags that all training programs share, and the program's own. Output: a job with valid settings and
+//! opened devices; or an error that names the flag. This folder owns clap's definitions of all flags, the precedence of
+//! the sources of settings, and range checks of single settings. It must not read training data, choose a plan, cut a
+//! model into stages or build a pipeline.
 //!
-//! - `flags`: the flags that every training program has (`TrainingFlags`), with their help texts.
-//! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).
-//! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
+//! - `flags`: the flags that all training programs share (`TrainingFlags`), with their help texts.
+//! - `values`: the types of flag values that are not plain numbers or paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).
+//! - `merge`: merges the sources of settings; later ones override earlier ones (`Settings`, `Merged`).
+//! - `setting`: which flags are settings, and which values a setting may have.
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `check`: checks the ranges of flags, and that they do not contradict each other.
 //! - `job`: the validated settings (`Job`), which consist of the following three.
-//! - `training`: the hyperparameters (`Training`), and `rate`: those of the learning rate schedule (`Rate`).
+//! - `training`: the hyperparameters (`Training`), and `rate`: those of the learning-rate schedule (`Rate`).
 //! - `running`: the execution: workers, devices, schedule, memory (`Running`).
 //! - `keeping`: the checkpoints (`Keeping`).
 
@@ -23,5 +24,6 @@ pub mod merge;
 pub mod rate;
 pub mod resume;
 pub mod running;
+pub mod setting;
 pub mod training;
 pub mod values;

@@ -1,4 +1,4 @@
-//! The settings of the learning rate schedule ([`Rate`]).
+//! The settings of the learning-rate schedule ([`Rate`]).
 
 use anyhow::{Context, Result};
 use stageline::{Decay, WarmupDecay};
@@ -6,17 +6,17 @@ use stageline::{Decay, WarmupDecay};
 use super::flags::TrainingFlags;
 use super::values::{DecayName, Length};
 
-/// The flags of the learning rate schedule, from which the schedule is made when the number of steps is known.
+/// The flags of the learning-rate schedule. The schedule itself is made later, when the number of steps is known.
 pub struct Rate {
     pub peak: f64,
     lowest: f64,
     warm_up: Length,
     decay: Decay,
-    /// The length of the decay; `None` if all steps after the warm-up belong to it.
+    /// Length of the learning rate's decay; `None` decays over all steps after the warm-up.
     decay_length: Option<Length>,
-    /// The length of the schedule in steps; `None` if it is the number of steps of `--epochs`.
+    /// Length of the learning-rate schedule in steps; `None` if it is that of `--epochs`, which depends on the data.
     pub steps: Option<usize>,
-    /// The number of samples in a training step.
+    /// Number of samples in a training step, to convert schedule lengths in samples to steps.
     batch_size: usize,
 }
 
@@ -39,8 +39,8 @@ impl Rate {
         }
     }
 
-    /// Returns the schedule of the learning rate before the data is known. If the length of the schedule depends on the
-    /// data, the result is a placeholder. Only settings that do not depend on the length are then checked.
+    /// Returns the learning-rate schedule, and checks its settings, before the data is opened. If the length depends on
+    /// the data (`--epochs`), the schedule is a placeholder, and only settings independent of the length are checked.
     ///
     /// # Errors
     /// Returns the errors of [`schedule`](Self::schedule).
@@ -51,12 +51,12 @@ impl Rate {
         }
     }
 
-    /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, the peak, and a
+    /// Returns the learning-rate schedule over `steps` steps: a linear warm-up to the peak, a phase at the peak, and a
     /// decay to the lowest rate.
     ///
     /// # Errors
-    /// Returns an error if the warm-up and the decay are longer than the schedule, or if the lowest rate is above the
-    /// peak.
+    /// Returns an error if the warm-up and the decay together are longer than the schedule, or if the lowest rate is
+    /// above the peak.
     pub fn schedule(&self, steps: usize) -> Result<WarmupDecay> {
         let in_steps = |length: Length| length.steps(steps, self.batch_size);
         let schedule = WarmupDecay::new(self.peak, in_steps(self.warm_up), steps).context("--warm-up")?;

@@ -10,41 +10,43 @@ use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
 use super::keeping::BEST;
-use super::merge::{LONGEST_VALUE, Merged, Settings, resolve, takes_path};
+use super::merge::{Merged, Settings, resolve};
+use super::setting::{LONGEST_VALUE, takes_path};
 use crate::terminal::{say, tell};
 
-/// The resolved command line of a run: its flags and settings, and the checkpoint that the run resumes, if any.
+/// A run's resolved command line: its flags and settings, and the checkpoint that it resumes, if any.
 pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
     pub settings: Settings,
-    /// The names of the settings that no source sets, and whose values are computed from other settings.
+    /// Names of the settings that no source sets, so that their values are derived from other settings.
     pub derived: Vec<&'static str>,
-    /// The opened checkpoint from which the run resumes; `None` if the run resumes none.
+    /// The opened checkpoint from which the run resumes; `None` if it starts from the beginning.
     pub saved: Option<Saved>,
 }
 
-/// Resolves the command line `arguments` of a program, together with the settings of the checkpoint that `--resume`
-/// names. `command` describes the program's flags. Prints settings that differ from the checkpoint, settings that only
-/// the checkpoint contains, and the file paths that come from the checkpoint.
+/// Resolves a program's command line `arguments` and, with `--resume`, its checkpoint into flags and settings.
+/// `command` describes the program's flags. Prints the settings that differ from the checkpoint or that only one of the
+/// two has, and the file paths that come from the checkpoint.
 ///
 /// # Errors
-/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given. Other errors are a wrong setting, a checkpoint
-/// that cannot be opened, and invalid settings in it.
+/// Returns a [`clap::Error`] if a flag is invalid or `--help` is given. Also returns an error for an invalid setting,
+/// for a checkpoint that cannot be opened, and for invalid settings in the checkpoint.
 pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
         let derived =
             ["schedule_steps", "tuned_for"].into_iter().filter(|name| !settings.0.contains_key(*name)).collect();
         let flags = TrainingFlags::from_arg_matches(&matches)?.with_schedule(command);
-        // These defaults are stored. A resumed run with more `--steps` or other `--micro-batches` keeps them.
+        // These derived defaults are stored, so that a resumed run keeps them even with other `--steps` or
+        // `--micro-batches`.
         if let Some(steps) = flags.schedule_steps {
             settings.0.insert("schedule_steps".to_owned(), steps.into());
         }
         settings.0.insert("tuned_for".to_owned(), flags.tuned_for().into());
         Ok::<_, anyhow::Error>(CommandLine { matches, flags, settings, derived, saved: None })
     };
-    // A flag that must be set may come from the checkpoint.
+    // Required flags may come from the checkpoint, so they are optional in this first parse.
     let alone = resolved(&command.clone().mut_args(|flag| flag.required(false)), None)?;
     let Some(requested) = &alone.flags.resume else { return resolved(command, None) };
     let place = match requested.to_str() {
@@ -70,8 +72,8 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     let before = settings_of(saved.manifest().run.get("settings"));
     let mut line = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
-    // New checkpoints go to the folder in which this one was found, because the folder may have been moved. The folder of
-    // --best-checkpoint is for the best one only.
+    // New checkpoints go to the folder in which this checkpoint was found, even if it was moved. A folder of
+    // `--best-checkpoint` is not used, because it keeps only the best checkpoint.
     let found = || if place == saved.path() { saved.store() } else { Some(place.to_owned()) };
     let is_best = saved.manifest().run.contains_key(BEST);
     line.flags.checkpoint = alone.flags.checkpoint.clone().or_else(|| if is_best { None } else { found() });
@@ -92,8 +94,8 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { saved: Some(saved), ..line })
 }
 
-/// Prints a line about the settings of a resumed run on the standard output. With `--print-config`, which writes the
-/// settings to the standard output, the line is printed on stderr.
+/// Prints a line about a resumed run's settings on the standard output, or on stderr with `--print-config`, whose
+/// output is on the standard output.
 fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     if flags.print_config {
         tell(line);
@@ -102,18 +104,17 @@ fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     say(line)
 }
 
-/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting has a line if
-/// only one of the two has it, or if the values differ. `before` holds the settings of the checkpoint, and `now` the
-/// settings of the run.
+/// Describes, one line each, the settings whose values differ between a resumed run (`now`) and its checkpoint
+/// (`before`), and those that only one of the two has.
 ///
-/// The setting `checkpoint` (the folder for checkpoints) has no line if `now` lacks it but the run writes checkpoints
-/// (`writes_checkpoints`). The run then writes into the folder from which it resumes.
-fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
+/// The checkpoint folder (`checkpoint`) has no line if `now` lacks it but the run writes checkpoints
+/// (`writes_checkpoints`), because the run then writes to the folder that it resumes from.
+pub(crate) fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
     let line = |(name, before): (&String, &Value)| match now.0.get(name) {
         Some(now) if is_same(now, before) => None,
         Some(now) => Some(format!("different from the checkpoint: {name} = {}, was {}", shown(now), shown(before))),
         None if name == "checkpoint" && writes_checkpoints => None,
-        // The name is untrusted, too, because the program may not know the setting.
+        // The name is as untrusted as the value, because the program may not know the setting.
         None => Some(format!("not taken from the checkpoint: {} = {}", Printable::new(name.as_str()), shown(before))),
     };
     let new = now.0.iter().filter(|(name, _)| !before.0.contains_key(*name));
@@ -121,7 +122,8 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     before.0.iter().filter_map(line).chain(new).collect()
 }
 
-/// Whether two values of a setting are equal. A number may be a text in the checkpoint of an earlier version.
+/// Whether two values of a setting are equal. In a checkpoint of an earlier version, a number may be stored as a
+/// string.
 fn is_same(now: &Value, before: &Value) -> bool {
     let is_text_of = |number: &Value, text: &Value| {
         number.as_f64().is_some_and(|number| text.as_str().and_then(|text| text.parse().ok()) == Some(number))
@@ -129,26 +131,25 @@ fn is_same(now: &Value, before: &Value) -> bool {
     now == before || is_text_of(now, before)
 }
 
-/// Returns the names of the program's settings that are file paths. These are the flags of `command` whose values have
-/// the type `PathBuf`.
+/// Returns the names of settings that are file paths: flags of `command` with values of type `PathBuf`.
 fn paths(command: &Command) -> Vec<String> {
     command.get_arguments().filter(|flag| takes_path(flag)).map(|flag| flag.get_id().to_string()).collect()
 }
 
-/// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and shortened.
+/// Escapes and truncates a value from a checkpoint's manifest, so that it is safe to print.
 pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the value of a setting from a checkpoint as text that is safe to print. A value is shortened if it is longer
-/// than a setting can be, which happens only if the checkpoint was manipulated.
+/// Escapes a checkpoint's setting, so that it is safe to print. Truncates it only beyond the maximum length of a
+/// setting, that is, if the checkpoint was manipulated.
 fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }
 
-/// Returns the settings from a checkpoint's manifest. `value` is the entry `settings` of the manifest. Without this
-/// entry the result is empty.
-fn settings_of(value: Option<&Value>) -> Settings {
+/// Returns the settings stored in a checkpoint. `value` is the entry `settings` of its manifest; without it, the result
+/// is empty.
+pub(crate) fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
 }

@@ -1,4 +1,4 @@
-//! The settings that say how a training run is executed ([`Running`]), and the opening of its devices.
+//! The settings that decide how a training run is executed ([`Running`]). Also opens the run's devices.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::flags::TrainingFlags;
 use super::values::{CutBy, FallbacksName, FlushName, RecomputeBy, ScheduleBy, SpeedsBy};
 use crate::terminal::say;
 
-/// The settings that say how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
+/// The settings that decide how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
 pub struct Running {
     /// The number of workers (P) of each data-parallel replica.
     pub workers: usize,
@@ -20,18 +20,19 @@ pub struct Running {
     pub chunks: Option<usize>,
     pub cut: CutBy,
     pub schedule: ScheduleBy,
-    /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
-    /// than workers, consecutive workers share a device.
+    /// The workers' devices, in the order of the workers, one replica after the other. If there are fewer devices than
+    /// workers, consecutive workers share a device.
     pub devices: Vec<Device>,
-    /// The relative speed of each entry in `devices`; `None` if all are equally fast. The cut (the partition of the
-    /// layers into stages) gives faster devices more layers.
+    /// Relative speed of each entry in `devices`; `None` if all are equally fast. Faster devices get more of the
+    /// model's layers.
     pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
-    /// The reaction to an operation that has no kernel on the stage's device; `None` if `--fallbacks` is unset.
+    /// Policy for operations without a fast kernel on their stage's device: an error or a warning. `None` if
+    /// `--fallbacks` is unset.
     pub fallbacks: Option<Fallbacks>,
     pub synchronise_every: Option<usize>,
-    /// The peak throughput of all devices that the workers use together, in FLOP/s; `None` if `--peak-tflops` is unset.
-    /// A device that is listed several times counts once.
+    /// The total peak throughput of all devices that the workers use, in FLOP/s; `None` if `--peak-tflops` is unset. A
+    /// device that is listed several times counts once.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -39,21 +40,21 @@ pub struct Running {
     pub flush: FlushName,
     pub rollback: bool,
     pub optimizer_state: OptimizerState,
-    /// The memory of each device in bytes, as `--memory` gives it; `None` if the flag is unset.
+    /// Memory of each device in bytes, from `--memory`; `None` measures it.
     pub memory: Option<u64>,
-    /// The number of batches that are read in advance, each by a thread of its own.
+    /// The number of batches to prefetch, each on a thread of its own.
     pub read_ahead: usize,
     pub watchdog: Option<Watchdog>,
 }
 
 impl Running {
-    /// Returns the settings that the flags give, and opens the devices. The flags must have passed `check`; nothing
-    /// here checks their ranges again.
+    /// Takes the settings from the flags, and opens the devices. The flags must have passed `check`, because their
+    /// ranges are not checked again here.
     ///
     /// # Errors
-    /// Returns an error if a name in `--device` is invalid, the file of `--token-file` cannot be read, or a device
-    /// cannot be opened. Returns an error also if `--speeds` lists another number of speeds than `--device` has
-    /// entries.
+    /// Returns an error if a name in `--device` is invalid, if the file of `--token-file` cannot be read, or if a
+    /// device cannot be opened. Also returns an error if `--speeds` does not list one speed for each entry of
+    /// `--device`.
     pub fn of(flags: &TrainingFlags) -> Result<Self> {
         if flags.flush == FlushName::Ahead && (!flags.rollback || flags.replicas > 1) {
             tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
@@ -85,7 +86,7 @@ impl Running {
     }
 }
 
-/// Returns the devices of a list, each once, in the order in which they first occur.
+/// Returns the devices of a list without duplicates, in the order in which they first occur.
 pub fn distinct(devices: &[Device]) -> impl Iterator<Item = &Device> {
     devices.iter().enumerate().filter(|(at, device)| !devices[..*at].contains(device)).map(|(_, device)| device)
 }
@@ -97,7 +98,7 @@ fn fallbacks(name: FallbacksName) -> Fallbacks {
     }
 }
 
-/// Opens the devices that `--device` names, and connects to the devices of other hosts.
+/// Opens the devices of `--device`, including those of other hosts.
 fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     let names = DeviceName::parse_list(&flags.device).context("--device")?;
     let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
@@ -105,9 +106,8 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
-/// number. `--speeds measured` measures matrix products in the training's precision. If a device is listed several
-/// times, its entries share its measured speed.
+/// Returns the relative speed of each entry in `devices`: listed by the user, or measured with matrix products in the
+/// training precision, as `--speeds` (`by`) says. Repeated entries for a device share its measured speed.
 fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
     match by {
         SpeedsBy::List(speeds) => {
@@ -135,8 +135,8 @@ fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec
     }
 }
 
-/// Returns a watchdog that warns of a stall if no worker begins anything new, such as a forward pass or a send, for
-/// `seconds` seconds. It waits longer if actions are slow. It ends the training 10 x `seconds` seconds after the
+/// Returns a watchdog that warns of a stall after `seconds` seconds (longer if actions are slow) in which no worker
+/// begins an action, such as a forward pass or a send. It ends the training run 10 x `seconds` seconds after the
 /// warning. Returns `None` if `seconds` is 0.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());

@@ -1,4 +1,4 @@
-//! The hyperparameters of a training ([`Training`]).
+//! A training run's hyperparameters ([`Training`]).
 
 use std::num::NonZero;
 
@@ -9,16 +9,17 @@ use super::flags::TrainingFlags;
 use super::rate::Rate;
 use super::values::{NonFiniteName, OptimizerName};
 
-/// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
+/// A training run's hyperparameters: steps, learning rate, optimizer and batch size.
 pub struct Training {
     /// The number of training steps. With `epochs`, [`count_epochs`](Self::count_epochs) sets it.
     pub steps: usize,
-    /// The number of passes over the training data that decides the number of steps; 0 if `--steps` does.
+    /// The number of epochs (passes over the training data), if `--epochs` decides the number of steps; 0 if `--steps`
+    /// does.
     pub epochs: f64,
     pub learning_rate: WarmupDecay,
     rate: Rate,
     pub optimizer: OptimizerName,
-    /// The betas and the epsilon of AdamW.
+    /// AdamW's `[beta1, beta2]`: the decay rates of the moving averages of the gradient and of its square.
     pub betas: [f64; 2],
     pub epsilon: f64,
     pub weight_decay: f32,
@@ -28,8 +29,8 @@ pub struct Training {
     pub health_every: usize,
     pub noise_every: usize,
     pub validate_every: usize,
-    /// The number of evaluations in a row without a lower validation loss after which the training ends; `None` trains
-    /// to the last step.
+    /// The number of consecutive evaluations without a lower validation loss after which training stops early; `None`
+    /// trains to the last step.
     pub patience: Option<NonZero<usize>>,
     /// The number of micro-batches (M) on which each replica trains in a step.
     pub micro_batches: usize,
@@ -41,10 +42,10 @@ pub struct Training {
 }
 
 impl Training {
-    /// Returns the hyperparameters that the flags give. The flags must have passed `check`.
+    /// Takes the hyperparameters from the flags. The flags must have passed `check`.
     ///
     /// # Errors
-    /// Returns an error if the warm-up or the decay of the learning rate does not fit its schedule.
+    /// Returns an error if the warm-up or the decay does not fit into the learning-rate schedule.
     pub fn of(flags: &TrainingFlags) -> Result<Self> {
         let rate = Rate::of(flags);
         Ok(Self {
@@ -71,17 +72,17 @@ impl Training {
         })
     }
 
-    /// Whether the held-out samples are evaluated after `steps` training steps, by `--validate-every`.
+    /// Whether `--validate-every` asks for an evaluation of the held-out samples after `steps` training steps.
     pub fn validates_after(&self, steps: usize) -> bool {
         steps > 0 && self.validate_every > 0 && steps.is_multiple_of(self.validate_every)
     }
 
-    /// Returns a warning if the training continues after the end of the learning rate's schedule, with the lowest rate.
-    /// Returns `None` if the training ends with the schedule, or if the schedule does not lower the rate.
+    /// Returns a warning if training continues at the lowest learning rate beyond the end of the learning-rate
+    /// schedule; `None` if training ends with the schedule, or if the schedule has no decay.
     pub fn beyond_the_schedule(&self) -> Option<String> {
         let (schedule, steps) = (self.rate.steps?, self.steps);
         let lowest = self.learning_rate.at(schedule as u64);
-        // A schedule without a decay has no lowest rate.
+        // A schedule without a decay does not lower the rate.
         let is_beyond = steps > schedule && lowest < self.rate.peak;
         is_beyond.then(|| {
             format!(
@@ -92,18 +93,18 @@ impl Training {
         })
     }
 
-    /// Sets the number of steps to that of `--epochs`, rounded up. `samples` is the number of samples in an epoch. Sets
-    /// the schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given. Returns the
-    /// length of the schedule in steps. Does nothing and returns `None` if `--epochs` is unset.
+    /// Converts `--epochs` to a number of steps, rounded up, given the number of `samples` in an epoch. The
+    /// learning-rate schedule gets the same length, unless `--schedule-steps` is given. Returns the schedule's length
+    /// in steps. Does nothing and returns `None` if `--epochs` is unset.
     ///
     /// # Errors
-    /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.
+    /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit into the schedule.
     pub fn count_epochs(&mut self, samples: Option<u64>) -> Result<Option<usize>> {
         if self.epochs == 0.0 {
             return Ok(None);
         }
         let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
-        // Without the subtraction, rounding errors would make 1.1 epochs of 10 samples 12 samples.
+        // Without the subtraction, rounding errors would add a step: 1.1 epochs of 10 samples would become 12 samples.
         self.steps = (self.epochs * samples as f64 / self.batch_size as f64 - 1e-9).ceil() as usize;
         let schedule = self.rate.steps.unwrap_or(self.steps.max(1));
         self.learning_rate = self.rate.schedule(schedule)?;

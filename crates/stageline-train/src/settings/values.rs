@@ -1,4 +1,4 @@
-//! The types of the values of command-line flags whose value is not a plain number or path.
+//! The types of command-line flag values that are not plain numbers or paths.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use stageline::schedule::{Schedule, UnknownSchedule, schedule_named};
 use stageline::{BlockSet, Cut, CutError, DynamicLossScale, LossScale, Recompute};
 
-/// The values of the flag `--optimizer`. AdamW is implemented by this crate; Adafactor, Lion and SGD are burn's. Muon
-/// stands for burn's Muon for the matrices of blocks, with AdamW for all other parameters.
+/// Values of the flag `--optimizer`. AdamW is this crate's implementation, and Adafactor, Lion and SGD are burn's.
+/// `Muon` combines burn's Muon, for the blocks' matrices, with AdamW for all other parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerName {
     Adamw,
@@ -18,7 +18,7 @@ pub enum OptimizerName {
     Sgd,
 }
 
-/// The values of the flag `--on-non-finite`. A step whose loss or gradients are NaN or infinite ends the training with
+/// Values of the flag `--on-non-finite`: a step whose loss or gradients are NaN or infinite ends the training run with
 /// an error (`Stop`), or updates no parameters (`Skip`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NonFiniteName {
@@ -26,8 +26,8 @@ pub enum NonFiniteName {
     Skip,
 }
 
-/// The values of the flag `--fallbacks`. An operation for which the stage's device has no kernel is an error (`Refuse`)
-/// or a warning (`Warn`).
+/// The values of the flag `--fallbacks`: whether an operation without a fast kernel on the stage's device is an error
+/// (`Refuse`) or a warning (`Warn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FallbacksName {
     Refuse,
@@ -37,12 +37,11 @@ pub enum FallbacksName {
 /// The value of the flag `--cut`, which decides how the model's layers are partitioned into stages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
-    /// A partition of the layers into stages that balances the layers' counted FLOPs and parameters.
+    /// Partition the layers so that the stages have similar FLOPs and numbers of parameters. No layer is timed.
     Counted,
-    /// A partition of the layers into stages that balances the layers' measured times on the first device.
+    /// Time each layer on the first device, and partition the layers so that the stages take similar times.
     Measured,
-    /// A partition of the layers into stages that the user gives: a list with the index of every stage's first layer,
-    /// counted from 0.
+    /// Use the partition that the user gives: a list with the zero-based index of every stage's first layer.
     List(Cut),
 }
 
@@ -58,12 +57,12 @@ impl FromStr for CutBy {
     }
 }
 
-/// The value of the flag `--speeds`: the relative speeds of the devices, which decide how many layers each gets.
+/// The value of the flag `--speeds`: the devices' relative speeds, which decide how many layers each device gets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpeedsBy {
-    /// The relative speed of every device in the list of `--device`, as the user gives it. Each is above 0.
+    /// Use the relative speeds that the user gives, one for every entry of `--device`. Each is above 0.
     List(Vec<f64>),
-    /// The relative speed of every device, measured with a matrix product at the start of the training.
+    /// Measure the relative speeds with a matrix product on each device, at the start of the training run.
     Measured,
 }
 
@@ -87,11 +86,11 @@ impl FromStr for SpeedsBy {
 /// The value of the flag `--schedule`, which chooses the plan: the order of forward and backward passes.
 #[derive(Clone)]
 pub enum ScheduleBy {
-    /// A published schedule, such as GPipe or 1F1B, which the user gives by its name.
+    /// Use a published schedule, such as GPipe or 1F1B, given by its name.
     Name(&'static (dyn Schedule + Sync)),
-    /// A plan that a search finds: the plan with the shortest simulated step of all that the search tries.
+    /// Search for a plan: use the one with the shortest simulated step of all plans that the search tries.
     Search,
-    /// A plan that is read from the CSV file at this path.
+    /// Use the plan in the CSV file at this path.
     File(PathBuf),
 }
 
@@ -117,24 +116,25 @@ pub enum DecayName {
     None,
 }
 
-/// The value of the flags `--warm-up` and `--decay-length`: the length of a part of the learning rate schedule.
+/// The value of the flags `--warm-up` and `--decay-length`: the length of a phase of the learning-rate schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
-    /// A length that is given as a number of training steps.
+    /// A fixed number of training steps.
     Steps(usize),
-    /// A length that is given as a number of samples: as many training steps as train on them, rounded up.
+    /// A number of samples, independent of the batch size. It is converted to training steps, rounded up.
     Samples(usize),
-    /// A length that is given as a share of the steps of the schedule, from 0 to 1; the steps are rounded down.
+    /// A share, from 0 to 1, of the learning-rate schedule's steps, rounded down to whole steps.
     Share(f64),
 }
 
 impl Length {
-    /// Returns the length in steps, for a schedule of `schedule` steps that train on `batch_size` samples each.
+    /// Returns the length of this phase of the learning-rate schedule in steps. The whole schedule has `schedule` steps
+    /// of `batch_size` samples each.
     pub fn steps(self, schedule: usize, batch_size: usize) -> usize {
         match self {
             Self::Steps(steps) => steps,
             Self::Samples(samples) => samples.div_ceil(batch_size),
-            // Without the small number, a product just below a whole number would lose a step.
+            // Without the 1e-9, a product just below a whole number would lose a step.
             Self::Share(share) => (share * schedule as f64 + 1e-9) as usize,
         }
     }
@@ -156,7 +156,8 @@ impl FromStr for Length {
     }
 }
 
-/// The value of the flag `--loss-scale`: the fixed or dynamic factor that multiplies the loss before the backward pass.
+/// The value of the flag `--loss-scale`: the fixed or dynamic factor by which the loss is multiplied before the
+/// backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaleBy(pub LossScale);
 
@@ -174,13 +175,13 @@ impl FromStr for LossScaleBy {
     }
 }
 
-/// Whether a number can be a loss scale: it must be above 0 and finite in f32, the type of losses.
+/// Whether `factor` can be a loss scale: it must be above 0 and finite in f32, the dtype of losses.
 fn is_loss_scale(factor: f64) -> bool {
     let factor = factor as f32;
     factor > 0.0 && factor.is_finite()
 }
 
-/// The values of the flag `--flush`. A stage that has finished its part of a step waits for the other stages
+/// The values of the flag `--flush`: whether a stage that has finished its part of a step waits for the other stages
 /// (`Together`) or begins the next step (`Ahead`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FlushName {
@@ -188,13 +189,14 @@ pub enum FlushName {
     Ahead,
 }
 
-/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backward passes.
+/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backward passes
+/// (activation checkpointing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputeBy {
-    /// A recomputation policy, which names the activations that stages recompute.
+    /// Use a fixed recomputation policy, which names the activations to recompute.
     Policy(Recompute),
-    /// The value `auto` of the flag: stages recompute as few activations as possible such that the training run fits
-    /// into the memory of its devices.
+    /// `--recompute auto`: stages recompute only as many activations as needed for the training run to fit into the
+    /// memory of its devices.
     Auto,
 }
 
@@ -233,8 +235,8 @@ impl FromStr for RecomputeBy {
 }
 
 impl RecomputeBy {
-    /// Returns the recomputation policy with which the pipeline is built. For `Auto` this is no recomputation. The
-    /// policy is then chosen later, when the memory is estimated.
+    /// Returns the recomputation policy to build the pipeline with. For `Auto` it recomputes nothing; the final policy
+    /// is chosen later, by the memory estimate.
     pub fn policy(self) -> Recompute {
         match self {
             Self::Policy(policy) => policy,

@@ -1,4 +1,5 @@
-//! Evaluates held-out samples before, during and after the training, and warns if the loss is a mean instead of a sum.
+//! Evaluates the held-out samples before, during and after training. Warns if the model's loss is a mean instead of a
+//! sum.
 
 use anyhow::Result;
 use stageline::{Batch, BatchError, EvalReport, Payload, Pipeline, StepError};
@@ -8,18 +9,17 @@ use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 
-/// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
-/// check evaluates two samples in one micro-batch, and then each of them alone. If the loss is a mean, the sum of the
-/// two single losses is twice the loss of the micro-batch. There is no check if the two samples cannot be read or
-/// separated, or if one of them has no unmasked target.
+/// Warns if the model's loss seems to be a mean over a micro-batch's samples, because the pipeline needs the sum. For a
+/// mean, the losses of two samples, evaluated alone, add up to twice the loss of both in one micro-batch. The check is
+/// skipped if the two samples cannot be read or separated, or if one has no unmasked target.
 ///
 /// # Errors
-/// Returns an error if an evaluation fails for another reason than its batch.
+/// Returns an error if an evaluation fails for a reason other than its batch.
 pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
 ) -> Result<()> {
-    // Batches that cannot be cut into samples, or whose samples are masked, are not judged.
+    // Batches that cannot be split into samples, or whose targets are all masked out, are not checked.
     let Ok(two) = data.batch(0, 2) else { return Ok(()) };
     let (Ok(together), Ok(each)) = (two.clone().into_micro_batches(1), two.into_micro_batches(2)) else {
         return Ok(());
@@ -45,13 +45,13 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     Ok(())
 }
 
-/// The report of an evaluation on held-out samples, and a line of text for the user with its loss and metrics; `None`
-/// if there are no held-out samples, or if all their targets are masked.
+/// The result of evaluating the held-out samples: the report, and a line for the user with loss and metrics. `None` if
+/// there are no held-out samples, or if all their targets are masked out.
 pub type Evaluated = Option<(EvalReport, String)>;
 
-/// Evaluates the held-out samples in `batches`, and writes their loss and metrics to the log. `steps` is the number of
-/// completed training steps. Returns the report and a line for the user, which is not printed here. Returns `None` if
-/// there are no batches. If all targets of the batches are masked, also warns of it and returns `None`.
+/// Evaluates the held-out samples in `batches`, and logs their loss and metrics. `steps` is the number of completed
+/// training steps. Returns the report and a line for the caller to print. Returns `None` if there are no batches, or,
+/// with a warning, if all targets are masked out.
 ///
 /// # Errors
 /// Returns an error if an evaluation fails or the log cannot be written.
@@ -63,7 +63,7 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     steps: usize,
 ) -> Result<Evaluated> {
     let evaluated = |batch: &Batch<_, _>| match pipeline.eval(batch.clone()) {
-        // A batch without an unmasked target adds nothing to the mean.
+        // A batch without unmasked targets does not affect the mean.
         Err(StepError::Batch(BatchError::NoWeight)) => None,
         report => Some(report),
     };

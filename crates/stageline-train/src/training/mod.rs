@@ -1,20 +1,20 @@
-//! Runs one training: from a job, a model and its data to the trained pipeline.
+//! Does one training run: from a job, a model and its data to the trained pipeline.
 //!
-//! Input: a validated job, a model and a source of batches. Output: the trained pipeline and its last evaluation, with
-//! checkpoints and a log on the way. This folder owns the order in which a training run plans, builds, trains,
-//! evaluates and saves, and the reaction to Ctrl-C. It trains by calls of the pipeline: it must not compute on the
-//! tensors of stages, read settings, or format the files of `outputs`.
+//! Input: a validated job, a model and a data source. Output: the trained pipeline and its last evaluation, with
+//! checkpoints and a log along the way. This folder decides in which order a training run plans, builds, trains,
+//! evaluates and saves, and handles Ctrl-C. It trains through the pipeline: it must not compute on stages' tensors,
+//! read settings, or format the files of `outputs`.
 //!
-//! - `run`: a run from its settings to its end (`Run`).
+//! - `run`: a run, from its settings to its end (`Run`).
 //! - `trained`: the end of a run: its result (`Trained`) or error.
-//! - `recipe`: builds the pipelines of a run from its job and plan, and describes the run for the log (`Recipe`).
-//! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
-//! - `watch`: warnings about gradients and updates that show a fault of the training (`Watch`).
+//! - `recipe`: builds a run's pipelines from its job and plan, and describes the run for the log (`Recipe`).
+//! - `steps`: the training loop, which decides when to evaluate, save, log and stop (`Loop`).
+//! - `watch`: warnings about gradients and updates that are a sign of failing training (`Watch`).
 //! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
-//! - `patience`: early stopping, by the evaluations without a lower loss (`Patience`).
-//! - `checkpoints`: writes checkpoints in the background (`Keeper`), also the one with the lowest validation loss, and
-//!   checks whether a run may resume a checkpoint (`Identity`).
-//! - `signals`: the handlers of Ctrl-C and SIGTERM, which end a run with a checkpoint (`Signals`).
+//! - `patience`: early stopping: counts evaluations without a lower loss (`Patience`).
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), including the one with the lowest validation loss,
+//!   and checks whether a run may resume a checkpoint (`Identity`).
+//! - `signals`: the SIGINT and SIGTERM handlers, which end a run with a checkpoint (`Signals`).
 
 pub mod checkpoints;
 pub mod evaluation;

@@ -1,33 +1,37 @@
-//! Early stopping: counts the evaluations whose validation loss is not lower than before ([`Patience`]).
+//! Early stopping: ends training after too many evaluations without a lower validation loss ([`Patience`]).
 
 use std::num::NonZero;
 
 use serde_json::{Value, json};
 
-/// The evaluations of a training, over all its runs, since its lowest validation loss. Checkpoints store it, so that a
-/// resumed run continues the count.
+/// Early stopping: counts the evaluations since the lowest validation loss of the whole training, including runs before
+/// a resume. The state is stored in checkpoints, so that a resumed run continues counting.
 pub struct Patience {
-    /// The number of evaluations in a row without a lower loss after which the training ends.
+    /// Patience: number of consecutive evaluations without a lower validation loss after which training stops.
     most: NonZero<usize>,
-    /// The fingerprint of the held-out samples. Losses on other samples cannot be compared.
+    /// Fingerprint of the held-out samples, stored in checkpoints: a resumed run with other samples restarts the
+    /// counter, because its losses are not comparable.
     held_out: String,
     lowest: f64,
-    /// The number of training steps before the evaluation with the lowest loss.
+    /// Number of completed training steps at the evaluation with the lowest validation loss.
     lowest_after: usize,
-    /// The number of evaluations after the one with the lowest loss.
+    /// Number of evaluations since the one with the lowest validation loss.
     without: usize,
-    /// The number of training steps before the last evaluation that was counted.
+    /// Number of completed training steps at the last counted evaluation, so that an evaluation repeated after a resume
+    /// is not counted twice; `None` before the first one.
     counted: Option<usize>,
 }
 
 impl Patience {
-    /// Creates the count of a training that has no evaluation yet.
+    /// Creates an early-stopping counter for a new training. `most` is the patience: the number of consecutive
+    /// evaluations without a lower validation loss after which training stops. `held_out` is the fingerprint of the
+    /// held-out samples.
     pub fn new(most: NonZero<usize>, held_out: String) -> Self {
         Self { most, held_out, lowest: f64::INFINITY, lowest_after: 0, without: 0, counted: None }
     }
 
-    /// Continues the count that a checkpoint stores, in the form of [`stored`](Self::stored). If it is one of other
-    /// held-out samples, the count begins anew, with a warning.
+    /// Restores the state that [`stored`](Self::stored) saved in a checkpoint. If the held-out samples differ from the
+    /// checkpoint's, warns and counts from 0.
     #[must_use]
     pub fn resume(self, stored: &Value) -> Self {
         if stored["held_out"] != json!(self.held_out) {
@@ -46,7 +50,7 @@ impl Patience {
         }
     }
 
-    /// Returns the count in the form in which checkpoints store it.
+    /// Returns the counter's state as JSON for a checkpoint; [`resume`](Self::resume) restores it.
     pub fn stored(&self) -> Value {
         let lowest = Some(self.lowest).filter(|lowest| lowest.is_finite());
         let Self { lowest_after, without, counted, held_out, .. } = self;
@@ -55,8 +59,8 @@ impl Patience {
         })
     }
 
-    /// Counts an evaluation after `steps` training steps. A loss that is NaN or infinite is not lower. A resumed run may
-    /// repeat an evaluation, which counts once.
+    /// Counts an evaluation with the validation loss `loss` after `steps` training steps, unless it repeats the last
+    /// counted evaluation after a resume. A NaN or infinite loss counts as not lower.
     pub fn add(&mut self, loss: f64, steps: usize) {
         if self.counted.replace(steps) == Some(steps) {
             return;
@@ -68,8 +72,8 @@ impl Patience {
         }
     }
 
-    /// Returns the text that tells why the training ends after `steps` steps: as many evaluations as `--patience` were
-    /// not lower. Returns `None` if the training goes on.
+    /// Returns a message with the reason if training must stop early after `steps` steps: `--patience` evaluations had
+    /// no lower validation loss. Returns `None` if training continues.
     pub fn end(&self, steps: usize) -> Option<String> {
         (self.without >= self.most.get()).then(|| {
             format!(

@@ -1,10 +1,10 @@
-//! Builds the pipelines of a training run from its settings and its plan ([`Recipe`]). One is the pipeline that trains.
-//! `--verify` builds others, and compares them with full-batch training on one device.
+//! Builds a training run's pipelines from its settings and its plan ([`Recipe`]): the one that trains, and those that
+//! `--verify` compares with full-batch training on one device.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
@@ -12,8 +12,8 @@ use serde_json::Value;
 use stageline::checkpoint::Checkpoint;
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::{
-    Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, ParameterCount, Pipeline, PipelineBuilder,
-    StageConfig, Verify,
+    BuildError, Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, ParameterCount, Pipeline,
+    PipelineBuilder, StageConfig, Verify,
 };
 use stageline_report::layer_range;
 use stageline_report::record::{Link, Run as RunLine};
@@ -29,13 +29,15 @@ use crate::outputs::amount::Amount;
 use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
+use crate::settings::merge::Settings;
+use crate::settings::resume::{differences, settings_of};
 use crate::terminal::say;
 
 /// The type of the pipeline that trains a model of type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// Builds the pipelines of a run from its settings, its plan and its model. A training run builds one pipeline.
-/// `--verify` builds several, to compare them with full-batch training on one device.
+/// Builds a run's pipelines from its settings, plan and model. A training run builds one pipeline. `--verify` builds
+/// several, to compare them with full-batch training on one device.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
@@ -43,16 +45,15 @@ pub struct Recipe<'a, M> {
     pub optimizer: ModuleOptimizer,
     /// Whether the user's program sets the optimizer in its code. `--optimizer` then has no effect.
     owns_optimizer: bool,
-    /// The optimizer of the model's first and last layer; `None` if these two have the same optimizer as all other
-    /// layers.
+    /// The optimizer of the model's first and last layer; `None` if these two layers use the same optimizer as all
+    /// others.
     ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates the recipe from which the pipelines of a run are built: its settings, model, plan, optimizer and
-    /// learning rate. The user's program sets `optimizer` and `learning_rate` in its code. If it leaves one of them
-    /// `None`, the flags decide.
+    /// Creates the recipe for a run's pipelines. `optimizer` and `learning_rate` are those set in the program's code;
+    /// `None` leaves the choice to the flags.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -67,17 +68,16 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, owns_optimizer, ends, learning_rate }
     }
 
-    /// Returns the description of this training job from which its memory is estimated. `most_stages` is the largest
-    /// number of stages into which the model can be partitioned. `step` is the index of the run's first step, counted
-    /// from 0. `resumed` says whether the run resumes from a checkpoint. `batches` holds the sizes of its batches on
-    /// the host.
+    /// Returns the inputs of the memory check. `most_stages` is the maximum number of stages for this model, `step` is
+    /// the zero-based index of the run's first step, `resumed` is whether the run resumes from a checkpoint, and
+    /// `batches` holds the batch sizes in host memory.
     pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
         Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
     }
 
-    /// Prints the names of the first and the last layer of every stage. Prints nothing for a model that the user has
-    /// cut into stages by hand.
+    /// Prints the names of every stage's first and last layer; nothing for a hand-cut model, whose program defines the
+    /// stages.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
@@ -87,20 +87,24 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline that trains, and restores the state of `checkpoint` if one is given. Also returns the device
-    /// of each stage in the first replica.
+    /// Builds the training pipeline, restoring the state of `checkpoint` if one is given. Also returns each stage's
+    /// device in the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
-        Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
+        let before = checkpoint.as_ref().map(|checkpoint| settings_of(checkpoint.run.get("settings")));
+        let mut built = self.builder(&devices, checkpoint)?.build().map_err(Error::from);
+        if let Some(before) = before {
+            built = built.map_err(|error| with_differences(error, &before, &self.job.settings));
+        }
+        Ok((built?, devices.into_iter().next().unwrap_or_default()))
     }
 
-    /// Returns the builder of the pipeline that trains. `devices` holds one list for each replica, with the device of
-    /// each stage. The pipeline starts with the state of `checkpoint`, or with newly initialised parameters if there is
-    /// none.
+    /// Returns a builder of the training pipeline. `devices` lists each stage's device for every replica. The pipeline
+    /// starts from `checkpoint`, or from newly initialised parameters if it is `None`.
     ///
     /// # Errors
-    /// Returns an error if the model cannot be cut into the stages of the plan. It is also an error if
-    /// `--optimizer-state host` is given although the program sets the optimizer in its code.
+    /// Returns an error if the model cannot be cut into the plan's stages, or if `--optimizer-state host` is given
+    /// although the program sets the optimizer in its code.
     fn builder(
         &self,
         devices: &[Vec<Device>],
@@ -158,10 +162,10 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Trains `steps` steps with the pipeline, and again with full batches on one device. Prints a comparison of the
-    /// two training runs.
+    /// two results.
     ///
     /// # Errors
-    /// Returns an error if the two trainings differ by more than the tolerances of [`Verify`], or a batch cannot be
+    /// Returns an error if the two results differ by more than the tolerances of [`Verify`], or if a batch cannot be
     /// read.
     pub fn verify<D>(&self, data: &D, steps: usize) -> Result<()>
     where
@@ -172,7 +176,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         let batches = (0..steps).map(|step| data.batch(step, samples)).collect::<Result<Vec<_>>>()?;
         let batch = |step: usize| batches[step].clone();
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
-        // An error in the settings comes out here, and not in the closure.
+        // Returns errors in the settings here, because the closure below cannot.
         drop(self.builder(&devices, None)?);
         let build = || self.builder(&devices, None).expect("a builder was made from the same settings");
         let verification = Verify::new().steps(steps).pipeline(build, batch, &validation)?;
@@ -181,10 +185,9 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of a run, which becomes the first line of its log. `costs` are the costs of the model's
-    /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, as
-    /// [`links`] returns them. `amount` is the amount of data in a step. `batch_bytes` is the memory of the batches on
-    /// the host, in bytes.
+    /// Returns the first line of the run's log, which describes the run. `costs` are the layers' costs, and `estimate`
+    /// is the memory estimate. `links` are the network links between consecutive stages (see [`links`]), `amount` is
+    /// the amount of data per step, and `batch_bytes` is the batches' host memory in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
@@ -223,8 +226,18 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 }
 
-/// Returns facts about the machine for the log of a run: its system, its number of cores, and the memory of each GPU in
-/// bytes. A GPU whose memory is not known is left out.
+/// Adds the settings that differ from those of the resumed checkpoint (`before`) to the error that the checkpoint is of
+/// another model. Returns any other error unchanged.
+fn with_differences(error: Error, before: &Settings, now: &Settings) -> Error {
+    let differences = differences(before, now, true).join("; ");
+    match error.downcast_ref() {
+        Some(BuildError::Checkpoint(_)) if !differences.is_empty() => error.context(format!("--resume: {differences}")),
+        _ => error,
+    }
+}
+
+/// Returns facts about the machine for a run's log: its operating system, its number of cores, and the memory of each
+/// GPU in bytes. GPUs whose memory is unknown are left out.
 fn machine(devices: &[Device]) -> BTreeMap<String, Value> {
     let facts = [
         fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
@@ -241,10 +254,10 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
 
-/// Measures the network between each stage and the next. Returns the latency in seconds and the bandwidth in bytes per
-/// second of each link, and prints them in ms and GB/s. `devices` holds the device of each stage.
+/// Measures the network link between each stage and the next. Returns each link's latency in seconds and bandwidth in
+/// bytes per second, and prints them in ms and GB/s. `devices` holds the device of each stage.
 ///
-/// The entry of a pair of stages on the same host is `None`. The list is empty if all stages are on one host.
+/// Two stages on the same host have no link: their entry is `None`. The list is empty if all stages are on one host.
 ///
 /// # Errors
 /// Returns an error if the network cannot be measured, or a line cannot be printed.
@@ -264,12 +277,12 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// Returns the model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training
-/// on one sample per second needs. The utilisation of a step is this fraction times the step's samples per second.
-/// Returns `None` if the peak or the model's FLOPs are not known.
+/// Returns the model FLOP utilisation (MFU) at a throughput of one sample per second: the model's FLOPs per sample
+/// divided by the devices' total peak FLOP/s. Multiply it by a step's samples per second to get the step's MFU. Returns
+/// `None` if the peak or the model's FLOPs are unknown.
 pub fn utilisation(job: &Job, costs: Option<&Costs>, parameters: Option<ParameterCount>) -> Option<f64> {
-    // A backward takes the FLOPs of a forward for the gradients of inputs, and as many for those of weights. Recomputed
-    // work does not count (Chowdhery et al., 2022, arXiv:2204.02311, appendix B). Frozen weights have no gradient.
+    // A backward pass takes a forward pass's FLOPs for the input gradients, and again for the weight gradients, which
+    // frozen weights lack. Recomputation does not count (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
     let trained = parameters.map_or(1.0, |ParameterCount { trained, frozen, .. }| {
         trained as f64 / (trained as f64 + frozen as f64).max(1.0)
     });

@@ -28,12 +28,12 @@ use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Ended, Loop, OnStep, Stopped};
 use crate::training::trained::{TrainedOf, complete, ended_early};
 
-/// One training run that is ready to start, with the settings of the training and the values of the program's own
-/// flags. [`Program::main`](crate::Program::main) hands it to the program, which calls [`train`](Self::train).
+/// A training run that is ready to start, with its settings and the values of the program's own flags.
+/// [`Program::main`](crate::Program::main) hands it to the program, which calls [`train`](Self::train).
 pub struct Run<F> {
-    /// The values of the flags that the program defines for its own model and data.
+    /// The values of the program's own flags, for its model and data.
     pub flags: F,
-    /// The names of the settings that some source sets: the command line, a settings file or a checkpoint.
+    /// The names of the settings that are set explicitly, on the command line, in a settings file or by a checkpoint.
     set: BTreeSet<String>,
     job: Job,
     saved: Option<Saved>,
@@ -42,8 +42,8 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
-    /// The advice on how to make the model smaller, such as `lower --layers`. The error about parameters that are too
-    /// large for the memory contains it.
+    /// Advice on how to make the model smaller, such as `lower --layers`, for the error if its parameters do not fit
+    /// into memory.
     smaller: &'static str,
 }
 
@@ -71,26 +71,26 @@ impl<F> Run<F> {
         }
     }
 
-    /// Returns the errors in writing outputs, to which a program adds those of its own outputs. With an error the
-    /// program ends with status 1.
+    /// Returns the collected errors from writing outputs, so that a program can add those of its own outputs. If there
+    /// is any error, the program ends with status 1.
     pub fn unwritten(&self) -> Unwritten {
         self.unwritten.clone()
     }
 
-    /// Returns the seed of the run (`--seed`, 0 by default). The initial parameters and the order of the samples depend
-    /// on it.
+    /// Returns the run's seed (`--seed`, 0 by default), which decides the initial parameters and the order of the
+    /// samples.
     pub fn seed(&self) -> u64 {
         self.job.seed
     }
 
-    /// Whether the command line, a settings file or the checkpoint gives a setting, perhaps with its default value. A
-    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes
-    /// and with `_` for `-`, such as `learning_rate`.
+    /// Whether a setting is set explicitly (even to its default) on the command line, in a settings file or by the
+    /// checkpoint of a resumed run. `name` is its flag's name without leading dashes and with `_` for `-`, such as
+    /// `learning_rate`.
     pub fn is_set(&self, name: &str) -> bool {
         self.set.contains(name)
     }
 
-    /// Returns the precision of forwards and backwards (`--precision`).
+    /// Returns the precision of forward and backward passes (`--precision`).
     pub fn precision(&self) -> Precision {
         self.job.running.precision
     }
@@ -100,55 +100,60 @@ impl<F> Run<F> {
         self.job.training.batch_size
     }
 
-    /// Returns the number of training steps after which the training ends (`--steps`). The steps of earlier runs, whose
-    /// checkpoints this run resumes, count. With `--epochs` the number is not known before the data, and the result has
-    /// no meaning.
+    /// Returns the number of steps after which the training ends (`--steps`), including those before a resume.
+    /// Meaningless with `--epochs` before the data is opened, because the number is then unknown.
     pub fn steps(&self) -> usize {
         self.job.training.steps
     }
 
-    /// Whether the run trains, so that it needs data: `--steps` is not 0, or `--epochs` is given.
+    /// Whether the run trains, and therefore needs data: `--steps` is not 0, or `--epochs` is given.
     pub fn trains(&self) -> bool {
         self.job.training.steps > 0 || self.job.training.epochs > 0.0
     }
 
-    /// Replaces the optimizer of `--optimizer` with one that the program chooses. To keep its states on the host, wrap
-    /// it with [`OptimizerState::of`](stageline::OptimizerState::of).
+    /// Whether the run writes checkpoints: to the folder of `--checkpoint` or `--best-checkpoint`, or to the folder that
+    /// it resumes.
+    pub fn writes_checkpoints(&self) -> bool {
+        self.job.keeping.has_folder()
+    }
+
+    /// Replaces the optimizer of `--optimizer` with one that the program chooses. To keep its state in host memory,
+    /// wrap it with [`OptimizerState::of`](stageline::OptimizerState::of).
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }
     }
 
-    /// Replaces the learning rate schedule of the flags (a warm-up and a decay) with one that the program chooses. The
-    /// schedule advances once for each optimizer step.
+    /// Replaces the learning-rate schedule of the flags (a warm-up and a decay) with one that the program chooses. It
+    /// advances once per optimizer step.
     #[must_use]
     pub fn learning_rate(self, schedule: impl Into<ModuleLrScheduler>) -> Self {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
-    /// Sets the advice on how to make the model smaller, such as `lower --layers`. If the parameters of a new model do
-    /// not fit into the memory, the error message contains it. The default is `use a smaller model`.
+    /// Sets the advice on how to make the model smaller, such as `lower --layers`, which the error gives if a new
+    /// model's parameters do not fit into memory. The default is `use a smaller model`.
     #[must_use]
     pub fn smaller(self, remedy: &'static str) -> Self {
         Self { smaller: remedy, ..self }
     }
 
-    /// Sets a function that is called after every training step with the step's report and its metrics by name. It may
-    /// add metrics, which then appear in the log, in TensorBoard and on the HTML page.
+    /// Sets a callback that is called after every training step with the step's report and its metrics by name. The
+    /// callback may add metrics, which then appear in the log, in TensorBoard and on the HTML page.
     #[must_use]
     pub fn on_step(self, call: impl FnMut(&StepReport, &mut BTreeMap<String, f64>) + 'static) -> Self {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it, and prints that no step is trained.
-    /// The pipeline has the initial parameters of the model, or the parameters in the checkpoint that `--resume` names.
+    /// Builds the pipeline that the settings describe, without training it, and prints that no step is trained. The
+    /// pipeline has the model's initial parameters, or the parameters of the checkpoint that `--resume` names.
     ///
-    /// By default, the stages have about equally many parameters. The layers are run on `sample`, the input of one
+    /// By default, stages are balanced by their number of parameters. The layers are run on `sample`, the input of one
     /// sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model, if they ask for a comparison of trainings (`--verify`),
-    /// or if the checkpoint cannot be read.
+    /// Returns an error if the settings do not fit the model, if they ask for a comparison of training runs
+    /// (`--verify`), or if the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         job.check_untrained()?;
@@ -162,20 +167,19 @@ impl<F> Run<F> {
         Ok(pipeline)
     }
 
-    /// Trains the model on the data as the settings say. A program that needs its data after the training passes a
-    /// clone of an [`Arc`].
+    /// Trains the model on the data, according to the settings. A program that needs its data after the training run
+    /// passes a clone of an [`Arc`].
     ///
-    /// Returns the trained pipeline with its last evaluation. Returns `None` if the run was ended early by
-    /// `--stop-after` or a signal, or if it only compared the pipeline with full-batch training on one device
-    /// (`--verify`).
+    /// Returns the trained pipeline with its last evaluation. Returns `None` if `--stop-after` or a signal ended the
+    /// run early, or if the run only compared the pipeline with full-batch training on one device (`--verify`).
     ///
     /// # Errors
-    /// With `--checkpoint`, the steps before an error are saved in a checkpoint. Returns an error in these cases:
+    /// With `--checkpoint`, the steps before an error are saved in a checkpoint. Returns an error if:
     ///
     /// - The settings do not fit the model or the data.
     /// - All parameters are frozen.
-    /// - The training does not fit into the memory.
-    /// - A batch cannot be read, or two reads of one sample differ.
+    /// - The training run does not fit into memory.
+    /// - A batch cannot be read, or two reads of the same sample differ.
     /// - An output cannot be written. After the last step, such an error is kept in
     ///   [`Trained::unwritten`](crate::Trained::unwritten) instead, so that the trained pipeline is not lost.
     /// - A step fails.
@@ -248,8 +252,8 @@ impl<F> Run<F> {
     }
 }
 
-/// Prints the evaluation before the first step, and returns its report. The `keeper` takes note of its loss if it is
-/// due: an earlier run may have ended before this evaluation.
+/// Prints the result of the evaluation before the first step, and returns its report. If `is_due` is true, `keeper`
+/// also records the loss, because an earlier run ended before its due evaluation at this step.
 fn at_start<In: Payload, Out: Payload, Target: Payload>(
     evaluated: Evaluated,
     is_due: bool,
@@ -264,12 +268,12 @@ fn at_start<In: Payload, Out: Payload, Target: Payload>(
     Ok(Some(report))
 }
 
-/// Returns the number of parameters, and prints how many are trained if some are frozen. Returns `None` for a model
-/// that the user has cut into stages by hand.
+/// Counts the model's parameters, prints how many are trained if some are frozen, and checks that they fit into memory.
+/// Returns `None` for a hand-cut model.
 ///
 /// # Errors
-/// Returns an error with the advice `smaller` if the parameters are too large for the memory. This is not checked if
-/// `has_known_optimizer` is false: the program then has its own optimizer, whose state has an unknown size.
+/// Returns an error with the advice `smaller` if the parameters do not fit into memory. Not checked if
+/// `has_known_optimizer` is false, because the optimizer is then the program's own, with a state of unknown size.
 fn check_parameters<M: Model>(
     model: &M,
     job: &Job,
@@ -288,7 +292,7 @@ fn check_parameters<M: Model>(
     Ok(Some(parameters))
 }
 
-/// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.
+/// Returns the input of a one-sample batch, to count or measure the layers' costs.
 fn input<In: Payload, Target: Payload>(sample: Batch<In, Target>) -> Result<In> {
     let Some((input, _)) = sample.into_micro_batches(1)?.pop() else { bail!("a batch of one sample is empty") };
     Ok(input)

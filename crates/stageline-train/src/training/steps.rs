@@ -1,5 +1,5 @@
-//! The loop over the steps of a training run ([`Loop`]): it takes batches, trains, saves checkpoints, and shows and
-//! logs the progress.
+//! A training run's main loop ([`Loop`]): takes batches, trains, evaluates, saves checkpoints, and logs and shows
+//! progress.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,57 +25,55 @@ use crate::training::checkpoints::Keeper;
 use crate::training::evaluation::Evaluated;
 use crate::training::watch::Watch;
 
-/// A function of the user's program that is called after every training step, with the step's report and its metrics by
-/// name. It may add metrics before they are written to the log.
+/// A callback of the user's program, which is called after every training step with the step's report and its metrics
+/// by name. It may add metrics before they are logged.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
-/// Runs the steps of a training run, with its settings, its writer of checkpoints and its progress bar.
+/// A training run's main loop, with the settings, checkpoint writer and progress bar that it uses.
 pub struct Loop<'a> {
     pub job: &'a Job,
-    /// The number of training steps in the checkpoint from which this run resumes; 0 without a checkpoint.
+    /// The number of completed steps in the checkpoint from which this run resumes; 0 without a checkpoint.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The numbers of samples and tokens in a step, and of samples in an epoch, for the throughput and the count of
-    /// epochs.
+    /// Amount of data per step and epoch, to display the throughput and the number of epochs.
     pub amount: Amount,
-    /// The model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training on
-    /// one sample per second needs. Multiplied by the samples per second of a step, it gives the utilisation of that
-    /// step. `None` if the peak or the model's FLOPs are not known.
+    /// Model FLOP utilisation (MFU) at a throughput of one sample per second; a step's MFU is this times its samples
+    /// per second. `None` if the devices' peak FLOP/s or the model's FLOPs are unknown.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// Collects errors in showing the last step. They do not fail the run, so the program still gets the trained
-    /// pipeline.
+    /// Collects errors from printing or writing the last results, which do not fail the run, so that the program still
+    /// gets the trained pipeline.
     pub unwritten: Unwritten,
-    /// The evaluation before the first step of this run; `None` if no samples are held out.
+    /// The evaluation before this run's first step; `None` if no samples are held out.
     pub evaluated: Option<EvalReport>,
-    /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first
-    /// step it is compared with the memory that the device has reserved, and then emptied.
+    /// Estimated memory of the training run on each device, in bytes; empty without an estimate. Logged beside each
+    /// device's reserved memory after the first step, and then cleared.
     pub estimated: Vec<(Device, u64)>,
 }
 
-/// The result of the loop over the training steps.
+/// The result of a finished or interrupted training loop: how the loop ended, and how long its steps waited for data.
 pub struct Stopped {
-    /// Whether the training is complete.
+    /// Whether the training is complete or was interrupted.
     pub ended: Ended,
-    /// The total time that the training steps of this run waited for their batches to be read.
+    /// The total time that this run's training steps waited for their batches.
     pub waited: Duration,
 }
 
-/// Whether the training is complete when the loop over its steps has ended.
+/// How the training loop ended: with a complete training, or before its end.
 pub enum Ended {
-    /// The training is complete: it reached its last step, or its validation loss no longer falls (`--patience`). The
-    /// value is the last evaluation of the held-out samples; `None` if there are none.
+    /// The training is complete: it reached its last step, or stopped early (`--patience`). The value is the last
+    /// evaluation of the held-out samples; `None` if there are none.
     Complete(Option<EvalReport>),
     /// A signal or `--stop-after` ended this run before the training was complete.
     Interrupted,
 }
 
 impl Loop<'_> {
-    /// Runs training steps until the last step, the end by `--patience`, the step of `--stop-after`, or a SIGINT or
-    /// SIGTERM.
+    /// Runs training steps until the last step, early stopping by `--patience`, the step of `--stop-after`, or a SIGINT
+    /// or SIGTERM.
     ///
-    /// A last checkpoint is written at the end of the training, also after an error.
+    /// A last checkpoint is written at the end, even after an error.
     pub fn run<Out: Payload, D: Data>(
         &mut self,
         pipeline: &mut Pipeline<D::Input, Out, D::Target>,
@@ -88,7 +86,7 @@ impl Loop<'_> {
         let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal())?;
         let ended = self.steps(pipeline, &mut batches, log, evaluate);
         self.progress.end();
-        // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
+        // All stages have completed the same steps, even after an error, so their checkpoint is consistent.
         let kept = self.keeper.save_last(pipeline);
         match ended {
             Ok(stopped) => kept.map(|()| stopped),
@@ -111,14 +109,14 @@ impl Loop<'_> {
         let steps = self.job.training.steps;
         self.progress.begin(self.start, steps)?;
         let (mut done, mut watch) = (self.start, Watch::default());
-        // The waits for the batches of the steps whose reports are still to come. Overlapping steps take a batch before
-        // the report of the step before it.
+        // Waits for batches of steps whose reports have not arrived. If steps overlap, a batch is taken before the
+        // previous step's report arrives.
         let waits = RefCell::new(VecDeque::new());
         self.keeper.step(pipeline, done)?;
         let mut evaluated = self.evaluated.take();
         while done < steps && !self.keeper.interrupts(done) {
             if let Some(reason) = self.keeper.completes(done) {
-                say(reason)?;
+                self.progress.say(reason)?;
                 return Ok(Stopped { ended: Ended::Complete(evaluated), waited: batches.waited() });
             }
             let until = match self.job.running.flush {
@@ -150,16 +148,16 @@ impl Loop<'_> {
                     shown?;
                     continue;
                 }
-                // The causes of idle time are computed and shown only for the last step.
+                // The causes of idle time are computed and shown for the last step only.
                 progress.end();
                 self.unwritten.unless(shown.and_then(|()| say(causes(&report))));
             }
             read_error.map_or(Ok(()), Err)?;
             self.keeper.step(pipeline, done)?;
-            // Without a new step, because of a signal, there is nothing new to evaluate.
+            // If a signal prevented any new step, there is nothing new to evaluate.
             let is_due = done > first && done < steps && self.job.training.validates_after(done);
             if is_due && let Some((report, line)) = evaluate(pipeline, log, done)? {
-                say(line)?;
+                self.progress.say(line)?;
                 self.keeper.evaluated(pipeline, report.loss)?;
                 evaluated = Some(report);
             }
@@ -172,7 +170,7 @@ impl Loop<'_> {
         Ok(Stopped { ended, waited: batches.waited() })
     }
 
-    /// Saves the checkpoint of the last step, and then evaluates the held-out samples. Errors in writing outputs are
+    /// Saves the checkpoint of the last step, and then evaluates the held-out samples. Errors from writing outputs are
     /// collected in [`unwritten`](Self::unwritten).
     fn evaluate_last<In: Payload, Out: Payload, Target: Payload>(
         &mut self,
@@ -190,8 +188,8 @@ impl Loop<'_> {
         Ok(Some(report))
     }
 
-    /// Returns the number of completed steps after which the training next pauses for a checkpoint or an evaluation. It
-    /// is greater than `done`, the current number of completed steps.
+    /// Returns the number of completed steps, greater than `done`, at which training next pauses for a checkpoint or an
+    /// evaluation.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,
@@ -201,8 +199,8 @@ impl Loop<'_> {
     }
 }
 
-/// Returns a line of text about the idle time of a training step: the bubble, and the part of each cause of idle time.
-/// All are percentages of the total stage time (workers x step time).
+/// Returns a line for the user that explains a training step's idle time: the bubble, and the share of each cause, all
+/// in percent of the total worker time (workers x step time).
 fn causes(report: &StepReport) -> String {
     let shares = Account::shares(&report.recording.accounts(), report.step_time.as_secs_f64());
     let percent = shares.map(|(cause, share)| (cause, 100.0 * share)).into_iter();
@@ -218,14 +216,14 @@ fn causes(report: &StepReport) -> String {
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }
 
-/// Calls the program's function `on_step` with the report of a step, and writes the report to the log.
+/// Calls the program's `on_step` callback with a step's report, and then logs the report with the step's `figures`.
 fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnStep) -> Result<()> {
     let mut metrics = record::metrics(&report.metrics);
     on_step(report, &mut metrics);
     log.step(report, figures, metrics)
 }
 
-/// Warns the user if a step shows a sign of faulty training: a jump of the gradient norm, a parameter whose gradient
+/// Warns the user if a step shows a sign of failing training: a jump of the gradient norm, a parameter whose gradient
 /// stays 0, or a layer with a very large or very small update.
 fn warn(report: &StepReport, watch: &mut Watch) {
     let gradient_norm = match report.update {

@@ -1,4 +1,4 @@
-//! The end of a training run: the result of a run that reached its last step ([`Trained`]), or else the run's error.
+//! The end of a training run: its result ([`Trained`]) if it is complete, or else its error.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use crate::training::recipe::PipelineOf;
 /// The result of training a model of type `M`.
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a complete training run, which reached its last step or was ended by `--patience`: the trained
+/// The result of a complete training run, which reached its last step or was stopped early by `--patience`: the trained
 /// pipeline, the evaluation of the held-out samples, and the hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
-    /// The trained pipeline, whose workers still run. It can infer, evaluate, and return the modules of its stages.
+    /// The trained pipeline, whose workers still run. It can run inference, evaluate, and return its stages' modules.
     pub pipeline: Pipeline<In, Out, Target>,
-    /// The loss and the metrics on all held-out samples after the training; `None` if no samples are held out.
+    /// The loss and the metrics on all held-out samples after training; `None` if no samples are held out.
     pub validation: Option<EvalReport>,
-    /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
-    /// into stages by hand.
+    /// The SHA-256 of all parameters of the trained model, as a hexadecimal string; `None` for a model that the user
+    /// has cut into stages by hand.
     pub parameters_sha256: Option<String>,
-    /// The errors in writing a checkpoint, a log or a page after the last step. If there are any,
-    /// [`Program::main`](crate::Program::main) prints the first and ends with status 1.
+    /// Errors from writing a checkpoint, a log or a page after the last step. If there are any,
+    /// [`Program::main`](crate::Program::main) prints the first and returns status 1.
     pub unwritten: Unwritten,
 }
 
-/// Completes a training run after its last step: prints the hash of its parameters, and completes its log.
-/// `validation` is the evaluation after the last step, and `waited` the total time that steps waited for their batches.
-/// `is_kept` says whether the last checkpoint is on disk.
+/// Completes a training run after its last step: prints the parameters' hash, and completes the log. `validation` is
+/// the final evaluation, `waited` is the total time that steps waited for batches, and `is_kept` is whether the last
+/// checkpoint is on disk.
 pub fn complete<M: Model>(
     model: &M,
     mut pipeline: PipelineOf<M>,
@@ -55,14 +55,15 @@ pub fn complete<M: Model>(
     unwritten.unless(line.iter().try_for_each(say));
     let (parameters_sha256, parameters) = found.unzip();
     let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
-    // The final result in a log says that the run need not be started again. So the checkpoint must be on disk first.
+    // A final result in the log says that the run need not be repeated, so it is written only if the last checkpoint is
+    // on disk.
     let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
     trained.unwritten.unless(closed);
     Ok(trained)
 }
 
-/// Returns the last line of the log of a complete training run. `parameters` is the number of elements in the model's
-/// parameters, and `waited` the total time that steps waited for their batches.
+/// Returns the log's last line for a complete training. `parameters` is the number of elements of the model's
+/// parameters, and `waited` is the total time that steps waited for batches.
 fn last_line<In, Out, Target>(trained: &Trained<In, Out, Target>, parameters: Option<usize>, waited: Duration) -> Value
 where
     In: Payload,
@@ -79,8 +80,8 @@ where
     })
 }
 
-/// Ends a run before its last step. `failed` is the error of a step, if there is one, and `closed` is the result of
-/// closing the outputs. `finished` are the ends of the last checkpoints.
+/// Ends a run that stopped before its last step. `failed` is a step's error, if any, `finished` holds the results of
+/// the last checkpoint writes, and `closed` is the result of closing the outputs.
 ///
 /// # Errors
 /// Returns the first error, which is the cause of the later ones. Later errors are printed on stderr.
@@ -91,7 +92,7 @@ pub(super) fn ended_early(failed: Option<Error>, finished: Finished, closed: Res
         match kept {
             Ok(line) => {
                 let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
-                // After another error, a closed standard output is no news.
+                // A failure to print the line is reported only if there is no other error.
                 errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
             }
             Err(lost) => errors.push(lost),

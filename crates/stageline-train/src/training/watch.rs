@@ -1,47 +1,44 @@
-//! Warnings about gradients and updates that show a fault of the training ([`Watch`]); each warning names a layer.
+//! Warnings about gradients and updates that are signs of failing training ([`Watch`]), each naming a layer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use stageline_report::record::{Health, layer_of};
 
-/// The number of past steps whose gradient norms are remembered. The norm of a new step is compared with their median.
+/// Number of past steps whose gradient norms are kept; a new step's norm is compared with their median.
 const REMEMBERED: usize = 32;
-/// The number of past steps that are needed before a jump of the gradient norm is reported.
+/// Minimum number of past steps needed for a median of their gradient norms, to detect a jump.
 const FEWEST: usize = 8;
-/// The factor by which a step's gradient norm must exceed the median of past steps' norms to count as a jump.
+/// A step's gradient norm counts as a jump if it exceeds this multiple of the past norms' median.
 const JUMP: f64 = 10.0;
 /// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. One step is not
-/// enough: before a projection that is initialised with 0, a layer has no gradient in the first step.
+/// enough: a layer before a zero-initialised projection has no gradient in the first step.
 const DEAD_AFTER: usize = 20;
-/// The update ratio above which the update of a layer is reported as too large; about 1e-3 is usual. The update ratio
-/// is the norm of the update divided by the norm of the parameters.
+/// Maximum update ratio (norm of a layer's update / norm of its parameters); above it, the update is reported as too
+/// large. About 1e-3 is usual.
 const OVERWRITTEN: f64 = 0.1;
-/// The factor that decides which layers are reported as hardly trained. The update ratio of such a layer is below this
-/// factor times the median ratio of all layers. The factor is small, because the ratios of one model's layers can
-/// differ by a factor of 100. The update ratio is the norm of the update divided by the norm of the parameters.
+/// Threshold for a layer that is hardly trained: an update ratio (norm of the update / norm of the parameters) below
+/// this fraction of all layers' median. It is small, because ratios within one model can differ by a factor of 100.
 const HARDLY: f64 = 1e-3;
 
-/// Finds signs of faulty training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
-/// past steps for comparison.
+/// Detects signs of failing training in each step, such as a jump of the gradient norm, by comparison with past steps.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// The global gradient norms (Euclidean, over all parameters) of the last steps, the newest last.
+    /// Global gradient norms (L2, over all parameters) of past steps, the newest last.
     norms: VecDeque<f64>,
-    /// The first step at which a jump of the gradient norm may be reported again. After a report, jumps in the
-    /// following steps are not reported, so that several large norms in a row give one warning.
+    /// First step at which a jump of the gradient norm may be reported again, so that several consecutive large norms
+    /// give one warning.
     quiet_until: usize,
-    /// The number of consecutive steps in which the gradient of a parameter was exactly 0, by the parameter's name.
+    /// For each parameter, by name, the number of consecutive steps in which its gradient was exactly 0.
     without_gradient: HashMap<Arc<str>, usize>,
-    /// The names of the layers that were already reported for a very large or very small update. No layer is reported
-    /// twice.
+    /// The names of the layers already reported for a very large or very small update. No layer is reported twice.
     reported: HashSet<String>,
-    /// Whether a step without a target was reported.
+    /// Whether a step with only masked-out targets was already reported, so that later ones are not.
     without_target: bool,
 }
 
 impl Watch {
-    /// Returns a warning for the first step whose batch has no target that is trained on. `step` is counted from 0.
+    /// Returns a warning for the first step with only masked-out targets; `None` for later ones. `step` is zero-based.
     pub fn no_target(&mut self, step: usize) -> Option<String> {
         let is_first = !std::mem::replace(&mut self.without_target, true);
         is_first.then(|| {
@@ -52,10 +49,9 @@ impl Watch {
         })
     }
 
-    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps.
-    /// Returns `None` if it is not, if there are fewer than 8 earlier steps, or if a jump was reported less than 32
-    /// steps ago. `step` is counted from 0, and `norm` is its global gradient norm. `of_each` lists the name and the
-    /// gradient norm of each parameter.
+    /// Returns a warning if a step's global gradient norm `norm` is more than 10 times the median of the last 32 steps,
+    /// unless there are fewer than 8 earlier steps, or a jump was reported less than 32 steps ago. `step` is
+    /// zero-based. `of_each` lists each parameter's name and gradient norm, to name the layer with the largest.
     pub fn jump(&mut self, step: usize, norm: f64, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut sorted: Vec<_> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
@@ -78,9 +74,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning in the step in which the gradient of a parameter is exactly 0 for the 20th time in a row. The
-    /// steps that follow do not repeat the warning. `step` is counted from 0. `of_each` lists the name and the gradient
-    /// norm of each parameter.
+    /// Returns a warning, once per parameter, when its gradient has been exactly 0 for 20 consecutive steps. `step` is
+    /// zero-based. `of_each` lists each parameter's name and gradient norm.
     pub fn dead(&mut self, step: usize, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut dead = Vec::new();
         for (name, norm) in of_each {
@@ -104,12 +99,11 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning for each layer whose update in this step is very large or very small. The measure is the
-    /// layer's update ratio: the norm of the update divided by the norm of the layer's parameters. Very large is a
-    /// ratio above 0.1. Very small is a ratio below a thousandth of the median ratio of all layers.
+    /// Returns a warning for each layer whose update ratio (norm of the update / norm of the layer's parameters) is
+    /// very large or very small in this step: above 0.1, or below a thousandth of all layers' median.
     ///
-    /// A [`Watch`] reports a layer at most once. `health` lists the training statistics of each parameter, among them
-    /// its update ratio.
+    /// Each layer is reported at most once. `health` lists each parameter's training statistics, including its update
+    /// ratio.
     pub fn ratios(&mut self, step: usize, health: &[Health]) -> Vec<String> {
         let layers = health.chunk_by(|a, b| layer_of(&a.parameter) == layer_of(&b.parameter));
         let ratio = |parameters: &[Health]| Health::update_ratio_of(&parameters.iter().collect::<Vec<_>>());
@@ -136,9 +130,8 @@ impl Watch {
     }
 }
 
-/// Returns the name of the layer with the largest gradient, and its fraction (0 to 1) of the squared norm of all
-/// gradients. Returns `None` if there are no parameters. `of_each` lists the name and the gradient norm of each
-/// parameter.
+/// Returns the name of the layer with the largest gradient, and its share (0 to 1) of the squared global gradient norm;
+/// `None` if there are no parameters. `of_each` lists each parameter's name and gradient norm.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

@@ -4,10 +4,10 @@ use half::{bf16, f16};
 
 /// The bits of one register in each of the 32 lanes (threads) of a warp.
 pub type Lanes = [u64; 32];
-/// The function that a PTX instruction computes in every lane of a warp, from up to three registers.
+/// The function that a PTX instruction computes in every lane of a warp, with up to three input registers.
 pub type Function = Box<dyn Fn(&Lanes, &Lanes, &Lanes) -> Lanes + Send + Sync>;
 
-/// The type of a value in a register of a kernel: an integer or a float. Integers have a width in bits.
+/// The type of a value in a kernel's register: an integer (with its width in bits) or a float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     Unsigned(u32),
@@ -53,7 +53,7 @@ impl Type {
         }
     }
 
-    /// Returns the least and the greatest value of this integer type.
+    /// Returns the smallest and the largest value of this integer type.
     fn bounds(self) -> [i128; 2] {
         match self {
             Self::Signed(bits) => [-(1 << (bits - 1)), (1 << (bits - 1)) - 1],
@@ -75,7 +75,7 @@ impl Type {
         value as u64 & mask(self.bits())
     }
 
-    /// Converts the bits of a register with a float of this type to f64, which is exact for all types.
+    /// Converts the bits of a float of this type to f64, which is exact for all types.
     #[inline(always)]
     pub fn float(self, bits: u64) -> f64 {
         match self {
@@ -87,15 +87,15 @@ impl Type {
     }
 
     /// Rounds an f64 to the nearest value of this float type, and returns its bits. Ties go to the even value, or for
-    /// TF32 away from zero. 16-bit types are rounded to f32 first. For one sum, product, quotient or square root,
-    /// computed in f64, the result is still that of the type's own arithmetic (Figueroa, 1995).
+    /// TF32 away from zero. 16-bit types are rounded to f32 first. For a single sum, product, quotient or square root
+    /// in f64, this still gives the result of the type's own arithmetic (Figueroa, 1995).
     #[inline(always)]
     pub fn of_float(self, value: f64) -> u64 {
         match self {
             Self::F16 => u64::from(f16::from_f32(value as f32).to_bits()),
             Self::Bf16 => u64::from(bf16::from_f32(value as f32).to_bits()),
             Self::Tf32 if value.is_nan() => u64::from(f32::NAN.to_bits()),
-            // As `cvt.rna`, rounds to 10 bits of mantissa, ties away from zero.
+            // Like `cvt.rna`: rounds to 10 mantissa bits, with ties away from zero.
             Self::Tf32 => u64::from((value as f32).to_bits().wrapping_add(0x1000) & !0x1FFF),
             Self::F64 => value.to_bits(),
             _ => u64::from((value as f32).to_bits()),
@@ -116,7 +116,7 @@ fn integers(of: Type, f: impl Fn(i128, i128, i128) -> i128 + Send + Sync + 'stat
 }
 
 fn floats(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) -> Function {
-    // A constant type makes the loop for f32, the most frequent type, faster.
+    // A constant type makes the loop faster for f32, the most frequent type.
     if of == Type::F32 {
         const OF: Type = Type::F32;
         return lanes(move |a, b, c| OF.of_float(f(OF.float(a), OF.float(b), OF.float(c))));
@@ -130,11 +130,11 @@ fn halves(of: Type, f: impl Fn(f64, f64, f64) -> f64 + Send + Sync + 'static) ->
     lanes(move |a, b, c| part(a, b, c) | part(a >> 16, b >> 16, c >> 16) << 16)
 }
 
-/// The supported modifiers in the names of PTX instructions, such as `rn` in `add.rn.f32`. Denormal numbers are kept,
-/// even with `ftz`.
+/// The supported modifiers in PTX instruction names, such as `rn` in `add.rn.f32`. Denormal numbers are kept, even with
+/// `ftz`.
 const KNOWN: [&str; 9] = ["rn", "rm", "approx", "full", "ftz", "NaN", "lo", "hi", "wide"];
 
-/// Returns the Rust function that computes the PTX instruction with this name; `None` if it is not supported.
+/// Returns the Rust function that computes the PTX instruction `name`; `None` if it is not supported.
 pub fn function(name: &str) -> Option<Function> {
     let parts: Vec<&str> = name.split('.').collect();
     let (&operation, modifiers) = parts.split_first()?;
@@ -142,7 +142,7 @@ pub fn function(name: &str) -> Option<Function> {
     match operation {
         "cvt" => return convert(modifiers),
         "setp" => return compare(modifiers),
-        // Any other modifier changes the result in a way that is not supported.
+        // Any other modifier would change the result, and is not supported.
         _ if rest.iter().any(|modifier| !KNOWN.contains(modifier)) => return None,
         _ => {}
     }
@@ -168,9 +168,9 @@ pub fn function(name: &str) -> Option<Function> {
     integer_operation(operation, rest, of)
 }
 
-/// Returns `a * b + c` for three f32 numbers as an f64. Converted to f32, it is the exact result rounded only once, as
-/// a fused multiply-add requires. The product is exact in f64, and an inexact sum is rounded to odd (Boldo and
-/// Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
+/// Computes `a * b + c` for three f32 numbers, and returns an f64. Converted to f32, it is the exact result rounded
+/// only once, as a fused multiply-add requires. The product is exact in f64, and an inexact sum is rounded to odd
+/// (Boldo and Melquiond, 2008, "Emulation of FMA and correctly rounded sums").
 #[inline(always)]
 fn fused(a: f64, b: f64, c: f64) -> f64 {
     let product = a * b;
@@ -190,7 +190,7 @@ fn fused(a: f64, b: f64, c: f64) -> f64 {
     })
 }
 
-/// Computes `a * b + c` in f32, rounded only once and toward negative infinity. The arguments and the result are the
+/// Computes `a * b + c` in f32 with a single rounding, toward negative infinity. The arguments and the result are the
 /// bits of f32 numbers.
 fn fma_down(bits: [u64; 3]) -> u64 {
     let [a, b, c] = bits.map(|bits| f64::from(f32::from_bits(bits as u32)));
@@ -200,7 +200,7 @@ fn fma_down(bits: [u64; 3]) -> u64 {
     u64::from(down.to_bits())
 }
 
-/// Returns the larger of two floats, where NaN is less than all numbers and -0 less than 0.
+/// Returns the larger of two floats. NaN counts as less than all numbers, and -0 as less than 0.
 fn larger(a: f64, b: f64) -> f64 {
     let is_first = b.is_nan() || a > b || (a == b && a.is_sign_positive());
     if is_first { a } else { b }
@@ -277,7 +277,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
         "and" => integers(of, |a, b, _| a & b),
         "or" => integers(of, |a, b, _| a | b),
         "xor" => integers(of, |a, b, _| a ^ b),
-        // The distance of a shift has 32 bits, whatever the type of the value.
+        // The shift distance has 32 bits, whatever the type of the value.
         "shl" => lanes(move |a, by, _| of.of_integer(of.integer(a) << shift(i128::from(by as u32)))),
         "shr" => lanes(move |a, by, _| of.of_integer(of.integer(a) >> shift(i128::from(by as u32)))),
         "popc" => lanes(move |a, _, _| u64::from((a & mask(bits)).count_ones())),
@@ -293,7 +293,7 @@ fn integer_operation(operation: &str, modifiers: &[&str], of: Type) -> Option<Fu
             let byte = |at: u32| {
                 let control = (selector >> (4 * at)) as u32;
                 let byte = bytes >> (8 * (control & 7)) & 0xFF;
-                // With bit 3 of the control, the sign of the byte is replicated.
+                // If bit 3 of the control is set, the byte's sign bit is replicated.
                 let byte = if control & 8 == 0 { byte } else { (byte >> 7) * 0xFF };
                 byte << (8 * at)
             };
@@ -321,7 +321,7 @@ fn convert(modifiers: &[&str]) -> Option<Function> {
         let part = move |bits: u64| half.of_float(from.float(bits));
         return has("rn").then(|| lanes(move |high, low, _| part(high) << 16 | part(low)));
     }
-    // Conversions to tf32 need `rna`, and others do not support it.
+    // Conversions to tf32 require `rna`; others do not support it.
     let to = Type::read(to).filter(|to| (*to == Type::Tf32) == has("rna"))?;
     let whole: fn(f64) -> f64 = match rest.first() {
         Some(&"rni") => f64::round_ties_even,
@@ -336,7 +336,8 @@ fn convert(modifiers: &[&str]) -> Option<Function> {
         (false, false) => lanes(move |a, _, _| to.of_integer(from.integer(a))),
         (false, true) if to == Type::F64 => lanes(move |a, _, _| to.of_float(from.integer(a) as f64)),
         (false, true) => lanes(move |a, _, _| to.of_float(f64::from(from.integer(a) as f32))),
-        // NaN becomes 0, and values out of range saturate, as with `as`. From f64 or to 64 bits is not supported.
+        // NaN becomes 0, and values out of range saturate, as with `as`. Conversions from f64 or to 64 bits are not
+        // supported.
         (true, false) if from == Type::F64 || to.bits() > 32 => return None,
         (true, false) => lanes(move |a, _, _| to.of_integer((whole(from.float(a)) as i128).clamp(least, greatest))),
         (true, true) if saturates => {
@@ -358,7 +359,8 @@ fn compare(modifiers: &[&str]) -> Option<Function> {
         _ => return None,
     };
     use std::cmp::Ordering::{Equal, Greater, Less};
-    // Each name has the orders for which it holds, and whether it holds without an order, which is if one number is NaN.
+    // For each comparison, the orders for which it holds, and whether it holds for unordered operands (if one of them
+    // is NaN).
     let (orders, without): (&'static [std::cmp::Ordering], bool) = match how {
         "eq" => (&[Equal], false),
         "ne" => (&[Less, Greater], false),

@@ -1,5 +1,5 @@
-//! Translates the PTX of a kernel to a program that the emulation can run. An instruction or modifier that is not
-//! supported is an error.
+//! Translates a kernel's PTX into a program that the emulation can run. An unsupported instruction or modifier is an
+//! error.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// The alignment in bytes at which the emulation places each variable of shared memory and each parameter of a kernel.
+/// The alignment, in bytes, of shared variables and kernel parameters in the emulation.
 const ALIGNMENT: usize = 16;
 
 /// The registers, symbols and labels, by name, of the kernel whose PTX is being translated.
@@ -23,10 +23,10 @@ struct Names {
 }
 
 impl Program {
-    /// Translates a kernel from PTX to a program that is ready to run.
+    /// Translates a kernel from PTX into a program that is ready to run.
     ///
     /// # Errors
-    /// Returns a message that quotes the first statement that is not supported.
+    /// Returns a message that quotes the first unsupported statement.
     pub fn compile(entry: &Entry) -> Result<Self, String> {
         let unknown = |text: &str| format!("`{text}` in {} is not supported", entry.name);
         let mut names = Names::default();
@@ -105,7 +105,7 @@ impl Names {
         self.count - 1
     }
 
-    /// Returns the number of a declared register by its name in PTX.
+    /// Returns the number of a declared register, given its PTX name.
     fn register(&self, name: &str) -> Option<Register> {
         self.registers.get(name).copied()
     }
@@ -119,8 +119,8 @@ impl Names {
         register
     }
 
-    /// Returns the register of a PTX instruction's operand: a declared register, or a new register that contains the
-    /// number or address that the operand gives.
+    /// Returns the register for an operand of a PTX instruction: a declared register, or a new one that holds the
+    /// operand's constant number or address.
     fn operand(&mut self, text: &str) -> Option<Register> {
         if let Some(special) = special(text) {
             return Some(self.holding(special));
@@ -202,7 +202,7 @@ impl Names {
         })
     }
 
-    /// Returns the register of a PTX instruction's output; `Some(None)` if the output is discarded, which PTX writes as
+    /// Returns the output register of a PTX instruction; `Some(None)` if the output is discarded, which PTX writes as
     /// `_`.
     fn target(&self, text: &str) -> Option<Option<Register>> {
         if text == "_" { Some(None) } else { self.register(text).map(Some) }
@@ -224,8 +224,8 @@ impl Names {
     }
 
     /// Translates the PTX instruction `cvta`, which converts an address in global, shared or local memory to a generic
-    /// address, or back. Shared and local memory each have a range of generic addresses. Their generic address is the
-    /// address plus the start of this range.
+    /// address, or back. Shared and local memory each have a range of generic addresses: a generic address is the
+    /// original address plus the start of this range.
     fn convert_address(&mut self, parts: &[&str], to: &str, from: &str) -> Option<Operation> {
         let window = match space(parts) {
             Space::Global => 0,
@@ -300,8 +300,8 @@ impl Names {
         })
     }
 
-    /// Returns the registers that a PTX instruction lists for one of its matrices; `None` if their number is wrong. A
-    /// matrix in f16 may also have eight registers, as the instruction `wmma` requires.
+    /// Returns the registers that a PTX instruction lists for one of its matrices; `None` if their number is wrong. An
+    /// f16 matrix may also have eight registers, as the instruction `wmma` requires.
     fn fragment(&mut self, text: &str, fragment: &Fragment) -> Option<Vec<Register>> {
         let (registers, count) = (self.operands(text)?, fragment.registers());
         let is_whole = registers.len() == count || (fragment.of == Type::F16 && registers.len() == 8);
@@ -309,15 +309,15 @@ impl Names {
     }
 }
 
-/// Returns the name in a PTX declaration of memory, and the number of bytes that it declares.
+/// Returns the variable name in a PTX memory declaration, and the number of bytes that it declares.
 fn sized(declaration: &str) -> Option<(String, usize)> {
     let (name, count) = declared(declaration)?;
     let of = declaration.split(['.', ' ']).find_map(Type::read)?;
     Some((name, of.bits() as usize / 8 * count))
 }
 
-/// The words that the name of a PTX matrix instruction may contain, separated by dots, such as `m16n8k16`; any other
-/// word is an error.
+/// The words that a PTX matrix instruction's name may contain, separated by dots, such as `m16n8k16`. Any other word is
+/// an error.
 const OF_MATRICES: [&str; 33] = [
     "mma",
     "wmma",
@@ -362,7 +362,7 @@ fn space(parts: &[&str]) -> Space {
     found.map_or(Space::Generic, |(_, space)| space)
 }
 
-/// Returns the sizes m, n and k in the name of a matrix product's shape: 16, 8 and 16 for `m16n8k16`.
+/// Returns the sizes m, n and k of a matrix product, given its shape's name: 16, 8 and 16 for `m16n8k16`.
 fn sizes(shape: &str) -> Option<[usize; 3]> {
     let mut numbers = shape.split(['m', 'n', 'k']).skip(1).map(|number| number.parse().ok());
     Some([numbers.next()??, numbers.next()??, numbers.next()??])
@@ -382,7 +382,7 @@ fn special(text: &str) -> Option<Initial> {
     })
 }
 
-/// Parses a number in PTX text, such as `8`, `0x1F` or `0f3F800000` (an f32), and returns its bits.
+/// Parses a PTX number, such as `8`, `0x1F` or `0f3F800000` (an f32), and returns its bits.
 fn number(text: &str) -> Option<u64> {
     let text = text.strip_suffix('U').unwrap_or(text);
     if let Some(bits) = text.strip_prefix("0f").or(text.strip_prefix("0F")) {

@@ -1,14 +1,14 @@
-//! Finds the points at which the threads of a warp reconverge after a branch: the immediate post-dominators (Fung et
-//! al., 2007), with the algorithm of Cooper, Harvey and Kennedy (2001).
+//! Finds where the threads of a warp reconverge after a branch: at immediate post-dominators (Fung et al., 2007), which
+//! are found with the algorithm of Cooper, Harvey and Kennedy (2001).
 
-/// The successors of an instruction in a kernel: the instructions at which a thread can continue after it.
+/// An instruction's successors: where a thread can continue after it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Next {
-    /// Whether a thread can continue with the next instruction of the kernel.
+    /// Whether a thread can continue with the next instruction.
     pub on: bool,
-    /// The index of the instruction to which this instruction can branch; `None` if this instruction is no branch.
+    /// The index of the instruction to which this instruction can branch; `None` if it is not a branch.
     pub to: Option<usize>,
-    /// Whether the instruction can end the thread. If so, the end of the kernel is one of the instruction's successors.
+    /// Whether the instruction can end the thread. If so, the end of the kernel is one of its successors.
     pub ends: bool,
 }
 
@@ -19,8 +19,8 @@ impl Next {
     }
 }
 
-/// Returns the index of the immediate post-dominator of every instruction: the first instruction that all paths from it
-/// to the end of the kernel pass. The end of the kernel counts as an instruction after the last one.
+/// Returns the index of every instruction's immediate post-dominator: the first instruction through which all paths
+/// from it to the end of the kernel pass. The end of the kernel counts as an instruction after the last one.
 pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
     let end = steps.len();
     let mut before = vec![Vec::new(); end + 1];
@@ -54,7 +54,7 @@ pub fn reconvergence_points(steps: &[Next]) -> Vec<usize> {
 }
 
 /// Returns the indices of the instructions from which the end of the kernel can be reached, in reverse postorder of a
-/// depth-first walk from the end. `before` has the predecessors of each instruction.
+/// depth-first search backwards from the end. `before` has the predecessors of each instruction.
 fn backwards(before: &[Vec<usize>]) -> Vec<usize> {
     let end = before.len() - 1;
     let mut seen = vec![false; before.len()];

@@ -1,9 +1,9 @@
-//! Matrices that the lanes (threads) of a warp store together in their registers, and products of such matrices.
+//! Matrices that the lanes (threads) of a warp hold together in their registers, and products of such matrices.
 
 use super::arithmetic::{Lanes, Type};
 
-/// The place of a matrix element in the registers of a warp: the lane, one of its registers, and the position in the
-/// register in bits.
+/// Where a matrix element is in a warp's registers: its lane, the register of this lane, and the bit offset in the
+/// register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub lane: usize,
@@ -11,13 +11,13 @@ pub struct Place {
     pub shift: u32,
 }
 
-/// The layout of a matrix in the registers of the lanes (threads) of a warp.
+/// The layout of a matrix in the registers of a warp's lanes (threads).
 #[derive(Clone, Debug)]
 pub struct Fragment {
     pub rows: usize,
     pub columns: usize,
     pub of: Type,
-    /// The place of each matrix element in the warp's registers, row by row.
+    /// The place of each matrix element in the warp's registers, in row-major order.
     pub places: Vec<Place>,
 }
 
@@ -39,12 +39,12 @@ impl Fragment {
         Self { rows, columns, of, places: places.collect() }
     }
 
-    /// Returns the layout in registers of a matrix for the instruction `mma`, which the PTX ISA specifies in "Matrix
+    /// Returns the register layout of a matrix for the instruction `mma`, which the PTX ISA specifies in "Matrix
     /// Fragments for mma.m16n8k16" and similar sections.
     pub fn documented(role: Role, rows: usize, columns: usize, of: Type) -> Self {
         let packed = 32 / of.bits() as usize;
-        // Each of eight rows is spread over four lanes. Elements further to the right or below are in later registers
-        // of the same lanes.
+        // Eight rows are distributed over the warp, each over four lanes. Elements further to the right or below are in
+        // later registers of the same lanes.
         let across = 4 * packed;
         match role {
             Role::Left => Self::new(rows, columns, of, |row, column| {
@@ -60,7 +60,7 @@ impl Fragment {
         }
     }
 
-    /// Returns a layout in registers of a matrix for the instruction `wmma`, for which NVIDIA specifies no layout.
+    /// Returns a register layout of a matrix for the instruction `wmma`, for which NVIDIA specifies no layout.
     pub fn opaque(rows: usize, columns: usize, of: Type) -> Self {
         Self::new(rows, columns, of, |row, column| {
             let at = row * columns + column;
@@ -68,7 +68,7 @@ impl Fragment {
         })
     }
 
-    /// Returns the layout in registers of the `count` matrices of 8 x 8 elements that the instruction `ldmatrix` loads.
+    /// Returns the register layout of the `count` matrices of 8 x 8 elements that the instruction `ldmatrix` loads.
     /// They form one matrix, one below the other.
     pub fn eights(count: usize, transposed: bool) -> Self {
         Self::new(8 * count, 8, Type::Unsigned(16), |row, column| {
@@ -78,7 +78,7 @@ impl Fragment {
         })
     }
 
-    /// Returns the number of registers that the matrix takes in each lane of the warp.
+    /// Returns the number of registers that the matrix takes in each lane.
     pub fn registers(&self) -> usize {
         self.places.iter().map(|place| place.register + 1).max().unwrap_or(0)
     }
@@ -87,7 +87,7 @@ impl Fragment {
         let read = |place: &Place| {
             let bits = registers[place.register][place.lane] >> place.shift;
             match self.of {
-                // TF32 has 10 bits of mantissa, so the lower ones are ignored.
+                // TF32 has 10 mantissa bits, so the lower ones are ignored.
                 Type::Tf32 => self.of.float(bits & !0x1FFF),
                 of => of.float(bits),
             }
@@ -104,8 +104,8 @@ impl Fragment {
     }
 }
 
-/// The layouts of the four matrices of a product in the registers of a warp: two factors, the matrix that is added to
-/// their product, and the result.
+/// The register layouts of the four matrices of a product: two factors, the matrix that is added to their product, and
+/// the result.
 #[derive(Clone, Debug)]
 pub struct Product {
     pub left: Fragment,
@@ -115,8 +115,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Computes the matrix product of `left` and `right` plus `added`, all of which are registers of a warp. The sums
-    /// are in f64, which is more exact than the tensor cores of a GPU.
+    /// Computes the matrix product of `left` and `right`, plus `added`, all in registers of a warp. The sums are in
+    /// f64, which is more exact than a GPU's tensor cores.
     pub fn of(&self, left: &[Lanes], right: &[Lanes], added: &[Lanes]) -> Vec<Lanes> {
         let [a, b] = [self.left.read(left), self.right.read(right)];
         let mut sums = self.added.read(added);

@@ -1,4 +1,4 @@
-//! Runs all blocks of a kernel launch, on all processors of the host.
+//! Runs all blocks of a kernel launch, on all of the host's processors.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,23 +7,23 @@ use super::program::Program;
 use super::warp::{Block, Warp};
 use crate::memory::{Ranges, UNSET};
 
-/// The arguments of a kernel launch: the sizes of the grid and of a block, the additional shared memory, and the
-/// kernel's parameters.
+/// A kernel launch's arguments: the sizes of the grid and of a block, the additional shared memory, and the kernel's
+/// parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launch {
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// The bytes of shared memory that the kernel launch adds to each block.
+    /// The dynamic shared memory, in bytes, that the launch adds to each block.
     pub shared: usize,
-    /// The bytes of the launched kernel's parameters, at the offsets that the kernel's program gives.
+    /// The bytes of the kernel's parameters, at the offsets that the kernel's program gives.
     pub parameters: Vec<u8>,
 }
 
-/// Runs all blocks of a kernel launch, on as many host threads as there are processors.
+/// Runs all blocks of a kernel launch, on one host thread per processor.
 ///
 /// # Errors
-/// Fails with the kernel, the instruction and the reason if an instruction is not allowed, or the size of a block is
-/// wrong.
+/// Returns an error that names the kernel, the instruction and the reason if an instruction fails, or an error if the
+/// block size is wrong.
 pub fn run(program: &Program, launch: &Launch, global: &Ranges) -> Result<(), String> {
     if let Some(threads) = program.threads.filter(|threads| *threads != launch.block) {
         let (name, block) = (&program.name, launch.block);
@@ -72,7 +72,7 @@ fn run_block(
         for warp in &mut *warps {
             warp.run(program, &mut block)?;
         }
-        // Here every warp of the block has reached a barrier or its end.
+        // At this point, every warp of the block has reached a barrier or its end.
         warps.iter_mut().for_each(Warp::release);
     }
     Ok(())

@@ -4,34 +4,34 @@ use super::arithmetic::{Function, Type};
 use super::flow::Next;
 use super::fragment::{Fragment, Product};
 
-/// The index, from 0, of a register of a decoded kernel.
+/// The index, from 0, of a decoded kernel's register.
 pub type Register = usize;
 
-/// The value that a register has before the first instruction of a kernel, such as the index of the thread. Indices and
-/// sizes have an axis: 0 for x, 1 for y, 2 for z.
+/// The value that a register has before a kernel's first instruction, such as the thread index. Indices and sizes have
+/// an axis: 0 for x, 1 for y, 2 for z.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initial {
     Number(u64),
-    /// The start value of a register: the index of the thread in its block, along one axis (x, y or z).
+    /// The index of the thread in its block, along one axis (x, y or z).
     Thread(usize),
-    /// The start value of a register: the size of a block in threads, along one axis (x, y or z).
+    /// The size of a block in threads, along one axis (x, y or z).
     Threads(usize),
-    /// The start value of a register: the index of the block in the grid of the launch, along one axis (x, y or z).
+    /// The index of the block in the grid, along one axis (x, y or z).
     Block(usize),
-    /// The start value of a register: the size of the launch's grid in blocks, along one axis (x, y or z).
+    /// The size of the grid in blocks, along one axis (x, y or z).
     Blocks(usize),
     Lane,
     Warp,
 }
 
-/// The kind of memory in which an address of a kernel lies.
+/// The state space (kind of memory) of an address in a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     Parameter,
     Global,
     Shared,
     Local,
-    /// Generic memory: the value of an address determines in which kind of memory the address lies.
+    /// Generic memory: the value of the address decides in which kind of memory it is.
     Generic,
 }
 
@@ -42,17 +42,17 @@ pub struct Address {
     pub offset: u64,
 }
 
-/// The layout of a matrix that an instruction loads from memory or stores there.
+/// How the rows of a matrix that an instruction loads or stores are laid out in memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
-    /// A layout in which the rows of the matrix lie equally far apart in memory. If the second value is true, the
-    /// columns do instead. The first value is the register with the distance, as a number of elements.
+    /// The rows are equally far apart in memory, or the columns if the second value is true. The first value is the
+    /// register with the stride, as a number of elements.
     Strided(Register, bool),
-    /// A layout with a separate address for each row of the matrix. Each lane of the warp gives the address of one row.
+    /// Each row has its own address, which one lane of the warp gives.
     ByLane,
 }
 
-/// The load or the store of a matrix, which all lanes of a warp make together.
+/// A load or a store of a matrix, which all lanes of a warp execute together.
 #[derive(Debug)]
 pub struct Tile {
     pub fragment: Fragment,
@@ -61,7 +61,7 @@ pub struct Tile {
     pub at: Address,
 }
 
-/// The way in which a shuffle instruction chooses, for each lane of a warp, the lane from which it gets its value.
+/// How a shuffle instruction chooses, for each lane of a warp, the lane from which it gets its value.
 #[derive(Clone, Copy, Debug)]
 pub enum Shuffle {
     Xor,
@@ -70,15 +70,15 @@ pub enum Shuffle {
     Down,
 }
 
-/// The operation of a decoded instruction, which a warp executes in its active lanes.
+/// A decoded instruction's operation, which a warp executes in its active lanes.
 pub enum Operation {
     Compute {
         function: Function,
         to: Register,
         from: [Register; 3],
     },
-    /// An operation that splits the value of a register into parts of `bits` bits each, the lowest bits first. It
-    /// writes each part to a register; `None` discards the part.
+    /// Splits a register's value into parts of `bits` bits each, the lowest bits first, and writes each part to a
+    /// register. `None` discards the part.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
@@ -99,7 +99,7 @@ pub enum Operation {
         from: Vec<Register>,
         at: Address,
     },
-    /// An atomic update of a value in memory. The new value is a function of the old value and of a register's value.
+    /// Atomically replaces a value in memory by a function of the old value and a register's value.
     Atomic {
         of: Type,
         function: Function,
@@ -128,24 +128,23 @@ pub enum Operation {
     Branch(usize),
     Return,
     Barrier,
-    /// A barrier within a warp: the operation waits until all lanes that a mask names have reached it. The value is the
-    /// register with the mask.
+    /// A barrier within a warp: all lanes in a mask must have reached it. The value is the register with the mask.
     Together(Register),
-    /// An operation without effect in the emulation, such as a memory fence. Warps run one after another, so they need
-    /// no fence.
+    /// Has no effect in the emulation, such as a memory fence: the warps of a block run one after another, so they need
+    /// none.
     Nothing,
 }
 
-/// A decoded instruction of a kernel, with the guard that says in which lanes it runs.
+/// A kernel's decoded instruction, with the guard that says in which lanes it runs.
 pub struct Step {
-    /// The guard of the instruction: a predicate register, and true if the predicate is negated. The instruction runs
-    /// only in the lanes whose guard holds; `None` runs it in all lanes.
+    /// The instruction's guard: a predicate register, and true if the predicate is negated. The instruction runs only
+    /// in the lanes in which the guard holds, or in all lanes if the guard is `None`.
     pub guard: Option<(Register, bool)>,
     pub operation: Operation,
-    /// The index of the instruction at which the lanes of a warp reconverge, if a branch in this instruction separates
-    /// them.
+    /// The index of the instruction at which the lanes of a warp reconverge, if this instruction is a branch that
+    /// separates them.
     pub reconverges: usize,
-    /// The text of the instruction in PTX, which error messages quote.
+    /// The instruction's PTX text, which error messages quote.
     pub text: String,
 }
 
@@ -160,25 +159,24 @@ impl Step {
     }
 }
 
-/// A kernel that is decoded from PTX and ready to run on the CPU.
+/// A kernel that was decoded from PTX and is ready to run on the CPU.
 pub struct Program {
     pub name: String,
     pub steps: Vec<Step>,
     pub registers: usize,
     pub initial: Vec<(Register, Initial)>,
-    /// The size of a block that the kernel requires, in threads along x, y and z; `None` if the kernel requires no
-    /// size.
+    /// The block size that the kernel requires, in threads along x, y and z; `None` if it accepts any size.
     pub threads: Option<[u32; 3]>,
     /// The offset and the size of each kernel parameter, in bytes.
     pub parameters: Vec<(usize, usize)>,
-    /// The size of each thread's local memory in the kernel, in bytes.
+    /// The size of each thread's local memory, in bytes.
     pub local: usize,
-    /// The size in bytes of the shared memory that the kernel declares for each block. A launch may add more.
+    /// The size, in bytes, of the shared memory that the kernel declares for each block. A launch may add more.
     pub shared: usize,
 }
 
-/// Returns the start of the range of generic addresses that is reserved for a kind of memory, such as shared memory. A
-/// generic address tells by its value in which kind of memory it lies. `None` if the kind has no such range.
+/// Returns the start of the range of generic addresses that is reserved for a kind of memory, such as shared memory;
+/// `None` if the kind has no such range. The value of a generic address decides in which kind of memory it is.
 pub fn window(space: Space) -> Option<u64> {
     match space {
         Space::Shared => Some(1 << 60),

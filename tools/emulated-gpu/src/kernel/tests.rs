@@ -1,4 +1,4 @@
-//! Tests that small kernels in PTX, which run on the CPU, give their known results.
+//! Tests that small PTX kernels, run on the CPU, give known results.
 
 use half::bf16;
 
@@ -9,8 +9,8 @@ use crate::ptx::Entry;
 const REGISTERS: &str =
     "	.reg .pred %p<9>;\n	.reg .b16 %rs<9>;\n	.reg .b32 %r<40>;\n	.reg .b64 %rd<20>;\n	.reg .f64 %fd<5>;";
 
-/// Creates a test kernel with one buffer from the PTX text of its body. The address of the buffer is in `%rd1`, and the
-/// index of the thread in `%r1`.
+/// Creates a test kernel with one buffer, given its PTX body. The buffer's address is in `%rd1`, and the thread index
+/// is in `%r1`.
 fn kernel(body: &str) -> Program {
     let text = format!(
         ".extern .shared .align 16 .b8 block_memory[];
@@ -29,7 +29,7 @@ fn kernel(body: &str) -> Program {
     Program::compile(&Entry::read(&text).unwrap()).unwrap()
 }
 
-/// Launches a test's kernel on a buffer, and returns the contents of the buffer afterwards.
+/// Launches a test kernel on a buffer, and returns the buffer's contents afterwards.
 fn after<T: Copy>(program: &Program, blocks: u32, threads: u32, buffer: &[T]) -> Result<Vec<T>, String> {
     let mut buffer = buffer.to_vec();
     let address = buffer.as_mut_ptr() as u64;
@@ -135,9 +135,8 @@ $end:";
     assert_eq!(found, expected);
 }
 
-/// Tests that the lanes of a warp reconverge before a shuffle after a branch has separated them. A loop has four
-/// rounds. In each round, all lanes sum the values of four lanes by shuffles. Then lane 0 alone takes a branch that
-/// adds 1.
+/// Tests that the lanes of a warp reconverge before a shuffle after a branch has separated them. In each of four rounds
+/// of a loop, all lanes sum the values of four lanes by shuffles. Then lane 0 alone takes a branch that adds 1.
 #[test]
 fn separated_lanes_reconverge_before_a_shuffle() {
     let body = "
@@ -238,8 +237,7 @@ fn unsupported_instructions_are_rejected() {
     }
 }
 
-/// Returns two matrices for a test of matrix products, whose numbers are exact in bf16 and f32, and the product of
-/// both.
+/// Returns two matrices for a test of matrix products, whose elements are exact in bf16 and f32, and their product.
 fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     let numbers = |count: usize, by: usize| (0..count).map(|at| ((at * by) % 13) as f32 - 6.0).collect::<Vec<_>>();
     let (a, b) = (numbers(m * k, 5), numbers(k * n, 7));
@@ -248,9 +246,9 @@ fn product(m: usize, n: usize, k: usize) -> [Vec<f32>; 3] {
     [a, b, c]
 }
 
-/// Tests the PTX instruction `mma`, which multiplies two matrices. Before it, the lanes load rows of eight numbers with
-/// `ldmatrix`, which transposes the right matrix. After it, each lane writes the pairs of sums that `mma` leaves in its
-/// registers.
+/// Tests the PTX instruction `mma`, which multiplies two matrices. Before it, the lanes load rows of eight elements
+/// with `ldmatrix`, which transposes the right matrix. After it, each lane stores the pairs of sums that `mma` leaves
+/// in its registers.
 #[test]
 fn mma_computes_the_product_of_two_matrices() {
     let body = "

@@ -1,4 +1,4 @@
-//! Executes a kernel's program for a warp: 32 threads in lockstep, which separate at branches and reconverge.
+//! Executes a kernel's program for a warp: 32 threads in lockstep, which diverge at branches and reconverge.
 
 use super::arithmetic::{Lanes, Type};
 use super::fragment::Place;
@@ -6,34 +6,33 @@ use super::grid::Launch;
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::memory::{Ranges, UNSET};
 
-/// The memory that all warps of a block use: its shared memory, the parameters of the kernel, and global memory.
+/// The memory that all warps of a block share: its shared memory, the kernel's parameters, and global memory.
 pub struct Block<'a> {
     pub shared: &'a mut [u8],
     pub parameters: &'a [u8],
     pub global: &'a Ranges,
 }
 
-/// A group of lanes (threads) of a warp at the same instruction. A branch separates the lanes into groups.
+/// A group of a warp's lanes (threads) at the same instruction. A branch divides the lanes into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     at: usize,
     lanes: u32,
-    /// The index of the instruction at which this group of lanes ends. The lanes then continue in the next group on the
-    /// stack.
+    /// The index of the instruction at which this group ends. Its lanes then continue in the next group on the stack.
     until: usize,
 }
 
-/// A warp of a running kernel, with its registers and its stack of groups of lanes that a branch has separated.
+/// A running kernel's warp, with its registers and its stack of lane groups that branches have separated.
 pub struct Warp {
     registers: Vec<Lanes>,
     /// The local memory of the warp's 32 threads, one thread after the other.
     local: Vec<u8>,
-    /// The groups of lanes of the warp that are at different instructions, as a stack: the last group runs first.
+    /// The warp's lane groups at different instructions, as a stack: the last group runs first.
     groups: Vec<Group>,
     is_waiting: bool,
 }
 
-/// Returns the numbers (0 to 31) of the lanes (threads) of a warp that a mask selects.
+/// Returns the indices (0 to 31) of the lanes (threads) that a mask selects.
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
 }
@@ -44,8 +43,8 @@ impl Warp {
         Self { registers, local, groups: Vec::new(), is_waiting: false }
     }
 
-    /// Sets the warp to the start of a program. `block` is the index in the grid of the warp's block, and `warp` is the
-    /// index of the warp in its block.
+    /// Sets the warp to the start of a program. `block` is its block's index in the grid, and `warp` is its own index
+    /// in the block.
     pub fn start(&mut self, program: &Program, launch: &Launch, block: [u32; 3], warp: u32) {
         let [x, y, z] = launch.block;
         for (register, initial) in &program.initial {
@@ -92,7 +91,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Executes the next instruction of the kernel for the group of lanes on top of the warp's stack.
+    /// Executes the kernel's next instruction for the lane group on top of the warp's stack.
     fn advance(&mut self, step: &Step, group: Group, block: &mut Block<'_>) -> Result<(), String> {
         let lanes = self.selected(step) & group.lanes;
         let top = self.groups.len() - 1;
@@ -125,12 +124,12 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the mask of the warp's lanes that have not reached the end of the kernel.
+    /// Returns the mask of the lanes that have not reached the end of the kernel.
     fn live(&self) -> u32 {
         self.groups.iter().fold(0, |all, group| all | group.lanes)
     }
 
-    /// Returns the mask of the warp's lanes in which the guard of an instruction holds; all lanes if it has none.
+    /// Returns the mask of the lanes in which an instruction's guard holds; all lanes if it has none.
     fn selected(&self, step: &Step) -> u32 {
         let Some((predicate, not)) = step.guard else { return u32::MAX };
         let lanes = self.registers[predicate];
@@ -201,9 +200,8 @@ impl Warp {
         Ok(())
     }
 
-    /// Checks that all lanes in a mask have reached the current instruction or have ended, and returns an error
-    /// otherwise. `mask` is the register with the mask. `lanes` has a bit for each lane that has reached the
-    /// instruction.
+    /// Returns an error unless all lanes in a mask have reached the current instruction or have ended. `mask` is the
+    /// register with the mask. `lanes` has a bit for each lane that has reached the instruction.
     fn all_here(&self, mask: Register, lanes: u32) -> Result<(), String> {
         let named = each(lanes).fold(0, |named, lane| named | self.registers[mask][lane] as u32) & self.live();
         if named & !lanes == 0 {
@@ -213,9 +211,9 @@ impl Warp {
         }
     }
 
-    /// Returns the value that each lane gets from a lane of the warp by the PTX instruction `shfl.sync`. The operand
-    /// `clamp` has two fields. Bits 0 to 4 limit the lanes from which a value may come. Bits 8 to 12 are a mask that
-    /// divides the warp into segments.
+    /// Returns the value that each lane gets from another lane by the PTX instruction `shfl.sync`. The operand `clamp`
+    /// has two fields. Bits 0 to 4 limit the lanes from which a value may come. Bits 8 to 12 are a mask that divides
+    /// the warp into segments.
     fn shuffled(&self, how: Shuffle, [from, by, clamp]: [Register; 3], lanes: u32) -> Result<Lanes, String> {
         let mut values = [0; 32];
         for lane in each(lanes) {
@@ -237,7 +235,7 @@ impl Warp {
         Ok(values)
     }
 
-    /// Returns a pointer to the bytes at the address that a kernel's instruction accesses in one lane of the warp.
+    /// Returns a pointer to the bytes that an instruction accesses in one lane of the warp.
     fn pointer(
         &mut self,
         address: &Address,
@@ -325,7 +323,7 @@ impl Warp {
         Ok(())
     }
 
-    /// Returns the memory address of each element of a matrix that a warp loads or stores, row by row.
+    /// Returns the memory addresses of a matrix's elements, in row-major order, for a warp's load or store.
     fn addresses(&self, tile: &Tile) -> Result<Vec<u64>, String> {
         let (rows, columns) = (tile.fragment.rows, tile.fragment.columns);
         let bytes = u64::from(tile.fragment.of.bits()) / 8;
@@ -352,7 +350,7 @@ impl Warp {
         Ok((0..rows * columns).map(|at| address(at / columns, at % columns)).collect())
     }
 
-    /// Returns pointers to the elements of a matrix in memory, each with the element's place in registers.
+    /// Returns pointers to a matrix's elements in memory, each with the element's place in registers.
     fn elements(&mut self, tile: &Tile, lanes: u32, block: &mut Block<'_>) -> Result<Vec<(*mut u8, Place)>, String> {
         whole(lanes)?;
         let bytes = tile.fragment.of.bits() as usize / 8;
@@ -379,7 +377,7 @@ impl Warp {
     }
 }
 
-/// Checks that all lanes of the warp take part in an instruction, as operations on matrices require.
+/// Checks that all lanes of the warp execute an instruction together, as matrix operations require.
 fn whole(lanes: u32) -> Result<(), String> {
     if lanes == u32::MAX { Ok(()) } else { Err(format!("is reached by lanes {lanes:#x} alone")) }
 }
@@ -396,8 +394,8 @@ fn write(pointer: *mut u8, index: usize, bytes: usize, value: u64) {
     unsafe { pointer.add(index * bytes).copy_from_nonoverlapping(value.to_le_bytes().as_ptr(), bytes) };
 }
 
-/// Changes a value in memory atomically and returns the old value. Other blocks of the kernel may change the value at
-/// the same time.
+/// Atomically changes a value in memory and returns the old value. Other blocks of the kernel may change it
+/// concurrently.
 fn atomically(pointer: *mut u8, bits: u32, change: impl Fn(u64) -> u64) -> u64 {
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
     assert!((pointer as usize).is_multiple_of(bits as usize / 8), "memory begins at multiples of 16 bytes");

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Entry, Instruction};
 
-/// Returns for each parameter of a kernel whether the kernel writes to the parameter's buffer; `None` if the parameter
-/// is no buffer.
+/// Returns, for each kernel parameter, whether the kernel writes to the parameter's buffer; `None` if the parameter is
+/// not a buffer.
 pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
     let instructions: Vec<_> = entry.statements().filter_map(|statement| Instruction::read(statement.text)).collect();
     let mut points_to = BTreeMap::<&str, BTreeSet<usize>>::new();
@@ -28,7 +28,7 @@ pub fn buffers(entry: &Entry) -> Vec<Option<bool>> {
         .collect()
 }
 
-/// Tracks pointers to a kernel's buffers through one PTX instruction. The registers that the instruction writes then
+/// Follows pointers to a kernel's buffers through one PTX instruction. The registers that the instruction writes then
 /// point to the same buffers as its inputs. A buffer counts as written if the instruction stores to an address in it.
 /// Values loaded from memory are assumed not to be pointers.
 fn follow<'a>(

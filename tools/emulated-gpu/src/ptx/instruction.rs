@@ -1,20 +1,19 @@
 //! Parses a PTX instruction into its guard, its name and its operands.
 
-/// A PTX instruction, with its guard, name and operands as text.
+/// A PTX instruction, with its guard, name and operands as strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// The guard of the PTX instruction: the name of a predicate register, and true if the predicate is negated. A
-    /// thread runs the instruction only if its guard holds.
+    /// The instruction's guard: the name of a predicate register, and true if the predicate is negated. A thread runs
+    /// the instruction only if its guard holds.
     pub guard: Option<(&'a str, bool)>,
-    /// The name of the PTX instruction with its modifiers, such as `add.rn.f32`.
+    /// The instruction's name with its modifiers, such as `add.rn.f32`.
     pub name: &'a str,
-    /// The operands of the PTX instruction. A vector in braces or an address in brackets is one operand.
+    /// The instruction's operands. A vector in braces or an address in brackets is one operand.
     pub operands: Vec<&'a str>,
 }
 
 impl<'a> Instruction<'a> {
-    /// Parses the text of a PTX instruction, which must contain neither labels nor comments. Returns `None` for a
-    /// directive.
+    /// Parses a PTX instruction without labels and comments. Returns `None` for a directive.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim();
         let (guard, text) = match text.strip_prefix('@') {

@@ -5,30 +5,30 @@ use serde_json::Value;
 
 use crate::families::limits;
 
-/// The configuration of a GPT-2 model: its sizes, its activation function and the standard deviation of its initial
-/// weights.
+/// A GPT-2 model's configuration: its sizes, its activation function and the standard deviation of its initial weights.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocabulary: usize,
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// The number of learned position embeddings, which is the length of the longest sequence in tokens.
+    /// The number of learned position embeddings, which limits the sequence length in tokens.
     pub positions: usize,
-    /// The width of the hidden activations of the feed-forward parts.
+    /// The hidden size of each block's MLP.
     pub hidden: usize,
     pub epsilon: f64,
     pub activation: Activation,
-    /// Whether attention scores are divided by the square root of a head's size.
+    /// Whether attention scores are divided by the square root of the head size.
     pub scale_by_size: bool,
-    /// Whether the attention scores of each block are also divided by the block's number, counted from 1.
+    /// Whether a block's attention scores are also divided by the block's one-based index, in addition to
+    /// `scale_by_size`.
     pub scale_by_block: bool,
     pub tied: bool,
     /// The standard deviation of the initial weights of a new model.
     pub deviation: f64,
 }
 
-/// The activation function of the feed-forward parts of GPT-2: the exact GELU or its tanh approximation.
+/// The activation function of GPT-2's MLPs: the exact GELU or its tanh approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Gelu,
@@ -48,8 +48,8 @@ struct Fields {
     activation_function: String,
     layer_norm_epsilon: f64,
     initializer_range: f64,
-    /// Whether the configuration ties the head's projection to the table of token embeddings. `None` stands for a
-    /// missing field or `null`, for which the default applies.
+    /// Whether the head's projection is tied to the token embedding table. `None` stands for a missing field or `null`,
+    /// for which the default applies.
     tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
@@ -77,13 +77,13 @@ impl Default for Fields {
 }
 
 impl Config {
-    /// Reads the configuration of a GPT-2 model from the contents of its `config.json`.
+    /// Reads a GPT-2 model's configuration from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason as text if a field has a value that this crate does not support, or is in the file under two
-    /// names with different values.
+    /// Returns the reason as a string if a field has an unsupported value, or is in the file under two names with
+    /// different values.
     pub fn read(config: &Value) -> Result<Self, String> {
-        // If a value has a wrong type, the error message names its field.
+        // If a value has the wrong type, the error message names its field.
         let fields: Fields = serde_path_to_error::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => {
@@ -128,9 +128,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor that multiplies the queries of a block before attention. Attention itself divides scores by
-    /// the square root of a head's size, and the factor changes this scale to that of the configuration. `index` is the
-    /// index of the block, counted from 0.
+    /// Returns the scale applied to a block's queries before attention. Attention itself divides scores by the square
+    /// root of the head size, so this changes their scale to the configured one. `index` is the block's zero-based
+    /// index.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };
@@ -138,8 +138,8 @@ impl Config {
     }
 }
 
-/// The field names of other model families that the Transformers library also accepts in a GPT-2 configuration (its
-/// `attribute_map`). Each entry has such a name, and GPT-2's own name of the field.
+/// Field names of other families that the Transformers library also accepts in a GPT-2 configuration (its
+/// `attribute_map`), each with GPT-2's own name.
 const ALIASES: [(&str, &str); 4] = [
     ("hidden_size", "n_embd"),
     ("num_hidden_layers", "n_layer"),
@@ -147,8 +147,8 @@ const ALIASES: [(&str, &str); 4] = [
     ("max_position_embeddings", "n_positions"),
 ];
 
-/// Returns the contents of a GPT-2 model's `config.json`, with the field names of other model families replaced by
-/// GPT-2's own names. Returns an error if a field is in the file under both names, with different values.
+/// Renames fields of a GPT-2 `config.json` from other families' names to GPT-2's own. Returns an error if a field has
+/// both names, with different values.
 fn renamed(config: &Value) -> Result<Value, String> {
     let mut config = config.clone();
     let Some(fields) = config.as_object_mut() else { return Ok(config) };

@@ -1,7 +1,7 @@
-//! The layers of GPT-2 (Radford et al., 2019, *Language Models are Unsupervised Multitask Learners*): learned
-//! positions, and pre-LN blocks with biases everywhere.
+//! GPT-2's layers (Radford et al., 2019, *Language Models are Unsupervised Multitask Learners*): learned position
+//! embeddings, and pre-norm blocks with biases everywhere.
 //!
-//! Dropout, which the configuration may name, is not applied.
+//! Dropout is not applied, even if the configuration sets it.
 
 use burn::module::{Module, Param};
 use burn::nn::LayerNormConfig;
@@ -13,11 +13,11 @@ use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
 use crate::families::block::{self, Residual};
 use crate::families::initial::{linear, normal, rows};
 
-/// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
+/// The type of GPT-2's final norm, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;
 
-/// The first layer of GPT-2, which maps token ids `[batch, length]` to activations `[batch, length, width]`: the sums
-/// of token and position embeddings.
+/// GPT-2's first layer, which maps token ids `[batch, length]` to activations `[batch, length, width]`: the sums of
+/// token and position embeddings.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
@@ -26,7 +26,7 @@ pub struct Embeddings {
     cache: KeyValueCache,
 }
 
-/// A transformer block of GPT-2, with layer norms.
+/// A GPT-2 transformer block, with layer norms.
 pub type Block = block::Block<Attention, Mlp>;
 
 /// The attention of a GPT-2 block: a layer norm, and causal self-attention with one linear layer for queries, keys and
@@ -37,15 +37,15 @@ pub struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
-    /// The factor that multiplies the queries of a GPT-2 block before attention, to scale the attention scores; 1 for
-    /// most models.
+    /// Scale applied to queries before attention, to get the configured scale of the attention scores; 1 for most
+    /// models.
     query_scale: f64,
     #[module(skip)]
     cache: BlockCache,
 }
 
-/// The feed-forward part of a GPT-2 block: a layer norm, and two linear layers with an activation function between
-/// them.
+/// The MLP (feed-forward half) of a GPT-2 block: a layer norm, and two linear layers with an activation function
+/// between them.
 #[derive(Module, Debug)]
 pub struct Mlp {
     norm: LayerNorm,
@@ -61,12 +61,12 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns activations, and the scope of attention. An activation is the sum of a token's embedding and its
-    /// position's embedding.
+    /// Returns the first layer's output: the activations, and the scope of attention. An activation is the sum of a
+    /// token embedding and a position embedding.
     ///
-    /// `starts` holds the starts of documents, or the mark of an input that continues a generated text (see
-    /// [`KeyValueCache`]). Positions count from the start of the document, of the sample or of the generated text, as
-    /// the scope says.
+    /// `starts` holds the document starts, or the mark of an input that continues a generated text (see
+    /// [`KeyValueCache`]). The scope decides whether positions count from the start of the document, the sample or the
+    /// generated text.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         let scope = self.cache.scope(length, starts);
@@ -83,8 +83,8 @@ impl Embeddings {
     }
 }
 
-/// Returns the position of every token in its document, `[batch, length]`. `starts` holds, for every token, the
-/// position in the sample where its document begins.
+/// Returns every token's position in its document, `[batch, length]`, from the document starts (each token's document
+/// start, as a position in the sample).
 fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
     let shape = starts.dims();
     let positions = Tensor::<1, Int>::arange(0..shape[1] as i64, &starts.device()).unsqueeze::<2>();
@@ -92,11 +92,11 @@ fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
     positions.expand(shape) - starts
 }
 
-/// Creates a transformer block with the index `index`, counted from 0.
+/// Creates a GPT-2 transformer block with newly initialised parameters. `index` is its zero-based index in the model.
 pub fn block(config: &Config, index: usize, device: &Device) -> Block {
     let (width, deviation) = (config.width, config.deviation);
-    // As in GPT-2, the initial weights of residual projections are smaller in a deeper model: divided by sqrt(2 x
-    // blocks).
+    // As in GPT-2, the initial weights of residual projections are divided by sqrt(2 x blocks), so that deeper models
+    // start with smaller ones.
     let residual = deviation / (2.0 * config.layers as f64).sqrt();
     let attention = Attention {
         norm: norm(config, device),
@@ -153,7 +153,7 @@ impl Residual for Mlp {
     }
 }
 
-/// Creates a layer norm over the width of the model, with the epsilon that the model's configuration gives.
+/// Creates a layer norm over the model's width, with the configured epsilon.
 pub fn norm(config: &Config, device: &Device) -> LayerNorm {
     LayerNorm::init(&LayerNormConfig::new(config.width).with_epsilon(config.epsilon), device)
 }

@@ -1,4 +1,4 @@
-//! The names of GPT-2's tensors on the Hugging Face hub. Its linear layers are stored as `[inputs, outputs]`.
+//! The names of GPT-2's tensors on the Hugging Face hub. Its linear weights are stored as `[inputs, outputs]`.
 
 use crate::parameters::{Name, Names};
 

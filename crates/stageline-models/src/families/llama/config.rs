@@ -1,5 +1,5 @@
-//! The configuration of Llama, and of families that are built from the same layers (Mistral, Qwen2, Qwen3), as
-//! `config.json` describes it.
+//! The configuration of Llama, and of families with the same layers (Mistral, Qwen2, Qwen3), as `config.json` describes
+//! it.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::rope::Rope;
 use crate::families::limits;
 
-/// The configuration of a model of the Llama family: its sizes, biases, rotary embedding and attention windows.
+/// A Llama-family model's configuration: its sizes, biases, rotary embedding and attention windows.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub vocabulary: usize,
@@ -16,7 +16,7 @@ pub struct Config {
     pub layers: usize,
     pub heads: usize,
     pub key_value_heads: usize,
-    /// The number of elements that the query, the key or the value of one attention head has for one token.
+    /// The head size: the number of elements of one head's query, key or value for one token.
     pub head_size: usize,
     pub epsilon: f64,
     pub tied: bool,
@@ -25,23 +25,22 @@ pub struct Config {
     pub deviation: f64,
     /// The frequencies of the rotary embedding in radians per position, one for each pair of a head's elements.
     pub frequencies: Vec<f32>,
-    /// Whether the linear layers that compute queries, keys and values in each block have biases.
+    /// Whether the linear layers for queries, keys and values have biases.
     pub query_key_value_bias: bool,
-    /// Whether the linear layer after attention has a bias in each block of the model.
+    /// Whether the output projection of attention has a bias.
     pub output_bias: bool,
     pub mlp_bias: bool,
-    /// Whether the queries and keys of each attention head are normalised before the rotary embedding rotates them
-    /// (Qwen3).
+    /// Whether each head's queries and keys are normalised before the rotary embedding (Qwen3).
     pub head_norms: bool,
     /// The sliding window of each block: the number of keys that a query attends to, up to and including its own
     /// position; `None` if a query attends to all earlier positions.
     pub windows: Vec<Option<usize>>,
-    /// The length, in tokens, of the longest sequence that a model of the Llama family is made for.
+    /// The length, in tokens, of the longest sequence that the model supports.
     pub positions: usize,
 }
 
-/// The fields that this crate reads from the `config.json` of a model of the Llama family, after [`defaults`] has
-/// filled in the missing ones.
+/// The fields that this crate reads from a Llama-family model's `config.json`, after [`defaults`] has filled in missing
+/// ones.
 #[derive(Deserialize)]
 struct Fields {
     vocab_size: usize,
@@ -65,8 +64,7 @@ struct Fields {
     pad_token_id: Option<i64>,
 }
 
-/// Returns the default values of the fields of a `config.json` with the model type `kind`, as in the Transformers
-/// library.
+/// Returns the Transformers library's default values for the fields of a `config.json` with the model type `kind`.
 fn defaults(kind: &str) -> Value {
     let mut defaults = json!({
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -88,8 +86,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values, with the fields of `with`. A `null` in
-/// `with` does not overwrite a boolean or `max_window_layers`.
+/// Overwrites fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with` does
+/// not overwrite booleans and `max_window_layers`, which need a value.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
@@ -105,17 +103,18 @@ impl Config {
     /// Reads the configuration of a model of the type `kind`, such as `qwen2`, from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason as text if a field has a value that this crate does not support.
+    /// Returns the reason as a string if a field has an unsupported value.
     pub fn read(config: &Value, kind: &str) -> Result<Self, String> {
         let mut filled = defaults(kind);
         merge(&mut filled, config);
         if kind == "llama" {
-            // As in the Transformers library, the attention of a Llama has no windows, whatever these fields say. That
-            // library's cache of keys and values has one while it generates; see `ignored_in_generation`.
+            // As in the Transformers library, Llama attention ignores the fields for sliding windows, so they are
+            // cleared here. That library's KV cache does apply the window during generation; see
+            // `ignored_in_generation`.
             merge(&mut filled, &json!({ "sliding_window": null, "layer_types": null }));
             merge(&mut filled, &json!({ "use_sliding_window": false, "max_window_layers": 0 }));
         }
-        // If a value has a wrong type, the error message names its field.
+        // If a value has the wrong type, the error message names its field.
         let fields: Fields = serde_path_to_error::deserialize(&filled).map_err(|error| error.to_string())?;
         if !["silu", "swish"].contains(&fields.hidden_act.as_str()) {
             return Err(format!("hidden_act {:?}: these models have silu", fields.hidden_act));
@@ -128,7 +127,8 @@ impl Config {
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
             ));
         }
-        // The Transformers library rejects a Llama of such sizes, but loads a Mistral of these sizes.
+        // The Transformers library rejects a Llama whose width is not a multiple of its number of heads, but accepts
+        // such a Mistral.
         if kind == "llama" && !fields.hidden_size.is_multiple_of(heads) {
             return Err(format!("hidden_size {} is not a multiple of num_attention_heads {heads}", fields.hidden_size));
         }
@@ -144,7 +144,7 @@ impl Config {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
         let rope = Rope::read(&filled)?;
-        // Qwen2 always has biases of queries, keys and values, and no others; Mistral has none.
+        // Qwen2 always has query, key and value biases, and no others; Mistral has none.
         let has_bias = fields.attention_bias && ["llama", "qwen3"].contains(&kind);
         Ok(Self {
             vocabulary: fields.vocab_size,
@@ -169,8 +169,8 @@ impl Config {
     }
 }
 
-/// Returns an error if a value in a configuration is out of its allowed range. The checked values are sizes, counts,
-/// the norm epsilon and the standard deviation of the initial weights.
+/// Returns an error if a value in a Llama-family configuration is out of range: a size, a count, the norm epsilon or
+/// the standard deviation of the initial weights.
 fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::sizes(&[
         ("vocab_size", fields.vocab_size),
@@ -203,9 +203,12 @@ fn padding(fields: &Fields) -> Result<Option<usize>, String> {
 /// position; `None` if a query attends to all earlier positions.
 ///
 /// # Errors
-/// Returns the reason as text if the window is 0. Also returns an error if `layer_types` has another length than the
-/// list of blocks, or has an unknown type. A sliding window in `layer_types` is an error if the other fields define
-/// none or switch it off. So is a Mistral with `layer_types` and without a window.
+/// Returns the reason as a string if:
+///
+/// - The window is 0.
+/// - `layer_types` has an unknown type, or its length is not the number of blocks.
+/// - `layer_types` has a sliding window, but the other fields define none or turn it off.
+/// - A Mistral has `layer_types` but no window.
 fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {
@@ -217,14 +220,14 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
         return Err("sliding_window 0: give 1 or more, or null".to_owned());
     }
     let Some(types) = &fields.layer_types else {
-        // Qwen2 and Qwen3 have full attention in their first `max_window_layers` blocks.
+        // Qwen2 and Qwen3 use full attention in their first `max_window_layers` blocks.
         let full = if kind == "mistral" { 0 } else { fields.max_window_layers };
         return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
     };
     if types.len() != layers {
         return Err(format!("layer_types has {} entries, and num_hidden_layers is {layers}", types.len()));
     }
-    // The Transformers library rejects such configurations as well.
+    // The Transformers library also rejects a Mistral with `layer_types` but without a window.
     if kind == "mistral" && window.is_none() {
         return Err("a Mistral with layer_types needs a sliding_window".to_owned());
     }

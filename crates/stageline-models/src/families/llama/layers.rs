@@ -1,5 +1,5 @@
-//! The layers of Llama (Touvron et al., 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) and its relatives:
-//! RMS norms, rotary embeddings, grouped-query attention and SwiGLU.
+//! The layers of Llama (Touvron et al., 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) and related
+//! families: RMS norms, rotary embeddings, grouped-query attention and SwiGLU.
 
 use burn::module::Module;
 use burn::nn::RmsNormConfig;
@@ -11,11 +11,11 @@ use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
 use crate::families::block::{self, Residual};
 use crate::families::initial::{linear, rows};
 
-/// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
+/// The type of the Llama family's final norm, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;
 
-/// The first layer of a model of the Llama family: the token embeddings, which map token ids `[batch, length]` to
-/// activations `[batch, length, width]`.
+/// A Llama-family model's first layer: the token embeddings, which map token ids `[batch, length]` to activations
+/// `[batch, length, width]`.
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
@@ -26,11 +26,11 @@ pub struct Embeddings {
     cache: KeyValueCache,
 }
 
-/// A transformer block of the Llama family, with RMS norms.
+/// A Llama-family transformer block, with RMS norms.
 pub type Block = block::Block<Attention, Mlp>;
 
-/// The attention of a block of the Llama family: an RMS norm, and causal self-attention with a rotary embedding of
-/// queries and keys. Several query heads may share one head of keys and values (grouped-query attention).
+/// The attention of a Llama-family block: an RMS norm, and causal self-attention with rotary embeddings of queries and
+/// keys. Several query heads may share one key-value head (grouped-query attention).
 #[derive(Module, Debug)]
 pub struct Attention {
     norm: RmsNorm,
@@ -38,8 +38,7 @@ pub struct Attention {
     key: Linear,
     value: Linear,
     output: Linear,
-    /// The normalisation of each attention head's queries, before the rotary embedding rotates them; `None` except in
-    /// Qwen3.
+    /// The norm of each head's queries, before the rotary embedding; `None` except in Qwen3.
     query_norm: Option<RmsNorm>,
     key_norm: Option<RmsNorm>,
     #[module(skip)]
@@ -50,7 +49,7 @@ pub struct Attention {
     cache: BlockCache,
 }
 
-/// The feed-forward part of a block of the Llama family: an RMS norm and a gated layer (SwiGLU).
+/// The MLP (feed-forward half) of a Llama-family block: an RMS norm and a gated layer (SwiGLU).
 #[derive(Module, Debug)]
 pub struct Mlp {
     norm: RmsNorm,
@@ -64,8 +63,8 @@ impl Embeddings {
         Self { tokens, padding, cache: cache.clone() }
     }
 
-    /// Returns the embedding of every token, and the scope of attention. `starts` holds the starts of documents, or the
-    /// mark of an input that continues a generated text (see [`KeyValueCache`]).
+    /// Returns the first layer's output: the token embeddings, and the scope of attention. `starts` holds the document
+    /// starts, or the mark of an input that continues a generated text (see [`KeyValueCache`]).
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         let embedded = self.tokens.forward(tokens.clone());
@@ -77,16 +76,17 @@ impl Embeddings {
     }
 }
 
-/// Returns the embeddings `embedded`, `[batch, length, width]`, of tokens `[batch, length]` unchanged, but no gradient
-/// flows back from the embeddings of the token `padding`. So this token's row of the table is not trained by its
-/// look-ups, as with `padding_idx` of PyTorch's `torch.nn.Embedding`. The head of a tied model still trains the row.
+/// Stops the gradient through the embeddings of the token `padding`, as PyTorch's `torch.nn.Embedding` does with
+/// `padding_idx`; the values `embedded`, `[batch, length, width]`, are unchanged. The tokens are `[batch, length]`. The
+/// head of a tied model still trains this token's row.
 fn without_gradient(embedded: Tensor<3>, tokens: Tensor<2, Int>, padding: usize) -> Tensor<3> {
     let is_padding = tokens.equal_elem(padding as i64).unsqueeze_dim::<3>(2).expand(embedded.dims());
     let constant = embedded.clone().detach();
     embedded.mask_where(is_padding, constant)
 }
 
-/// Creates a transformer block with the index `index`, counted from 0.
+/// Creates a Llama-family transformer block with newly initialised parameters. `index` is its zero-based index in the
+/// model, and `angles` holds the frequencies of the rotary embedding.
 pub fn block(config: &Config, index: usize, angles: &RotaryAngles, device: &Device) -> Block {
     let Config { width, hidden, head_size, deviation, .. } = *config;
     let linear = |from: usize, to: usize, bias: bool| linear([from, to], deviation, bias, device);
@@ -120,9 +120,9 @@ impl Residual for Attention {
         self.norm.forward(input)
     }
 
-    /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
-    /// scores. A rotary embedding makes a score depend only on the distance of query and key, and a query sees only
-    /// keys of its own document.
+    /// Positions count from the start of the sample, even across documents. The scores are the same: with a rotary
+    /// embedding, they depend only on the distance between query and key, and a query attends only to keys of its own
+    /// document.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], scope: Scope) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
@@ -163,7 +163,7 @@ impl Residual for Mlp {
     }
 }
 
-/// Creates an RMS norm over `width` elements, with the epsilon that the model's configuration gives.
+/// Creates an RMS norm over `width` elements, with the configured epsilon.
 pub fn norm(config: &Config, width: usize, device: &Device) -> RmsNorm {
     RmsNorm::init(&RmsNormConfig::new(width).with_epsilon(config.epsilon), device)
 }

@@ -1,13 +1,13 @@
-//! Llama and its relatives (Mistral, Qwen2, Qwen3): their configuration, their layers, and the names of their tensors.
+//! Llama and related families (Mistral, Qwen2, Qwen3): their configuration, layers and tensor names.
 //!
-//! Input: the JSON of a `config.json`, the table of token embeddings and the key-value cache. Output: the validated
-//! configuration, the layers with the parameters of a new model, and the names of tensors. This folder must not read
-//! tensors or other files: `parameters` replaces these parameters by the tensors of a folder of the hub. It must not
-//! know pipelines or tokenizers.
+//! Input: the JSON of a `config.json`, the token embedding table and the KV cache. Output: the validated configuration,
+//! the layers with newly initialised parameters, and the names of tensors. This folder must not read tensors or other
+//! files: `parameters` replaces the initial parameters by the tensors of a model folder. It must not know pipelines or
+//! tokenizers.
 //!
 //! - `config`: the fields of `config.json`, validated (`Config`).
-//! - `rope`: the frequencies of the rotary position embedding, with the scalings of the family (`Rope`).
-//! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `block`, `norm`).
+//! - `rope`: the frequencies of the rotary position embedding, with the families' scaling rules (`Rope`).
+//! - `layers`: the embeddings, a transformer block and the final norm (`Embeddings`, `block`, `norm`).
 //! - `names`: the name of each parameter's tensor on the Hugging Face hub (`NAMES`).
 
 mod config;

@@ -1,4 +1,4 @@
-//! The names of the tensors of Llama and its relatives on the Hugging Face hub. Their linear layers are stored as
+//! The names, on the Hugging Face hub, of the tensors of Llama and related families. Their linear weights are stored as
 //! `[outputs, inputs]`.
 
 use crate::parameters::{Name, Names};

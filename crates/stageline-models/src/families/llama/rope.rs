@@ -1,26 +1,24 @@
-//! The frequencies of a rotary embedding, as `config.json` describes them ([`Rope`]).
+//! A rotary embedding's frequencies, as `config.json` describes them ([`Rope`]).
 //!
-//! At position p, the angle of a pair of a head's elements is p times the pair's frequency. So an error in the last bit
-//! of a frequency grows with the position. The frequencies are therefore computed by the same operations in f32, in the
-//! same order, as in the Transformers library (`modeling_rope_utils.py`). Each result is rounded as PyTorch rounds it
-//! on a CPU. PyTorch divides a number by a tensor in two roundings: it multiplies the number by the reciprocal of the
-//! tensor.
+//! At position p, a pair of a head's elements is rotated by p times its frequency, so rounding errors grow with the
+//! position. Frequencies are therefore computed with the same f32 operations, in the same order and with the same
+//! rounding, as by the Transformers library on a CPU (`modeling_rope_utils.py`). In PyTorch, a number divided by a
+//! tensor is rounded twice: the number is multiplied by the tensor's reciprocal.
 
 use std::f32::consts::TAU;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The description of the rotary embedding in `config.json`: the object `rope_scaling`, or `rope_parameters` in newer
-/// files, completed with values from the top level.
+/// The rotary embedding's settings in `config.json`: the object `rope_scaling`, or `rope_parameters` in newer files,
+/// completed with top-level fields.
 #[derive(Clone, Default, Deserialize)]
 pub struct Rope {
     rope_type: Option<String>,
-    /// The field `type` of a rotary embedding's configuration: the older name of the field `rope_type`. Some files have
-    /// both fields.
+    /// The field `type`, which is the older name of `rope_type`. Some files have both fields.
     #[serde(rename = "type")]
     old_type: Option<String>,
-    /// The base of the rotary embedding's frequencies; 10,000 if the configuration has none.
+    /// The base (theta) of the rotary embedding's frequencies; 10,000 if the configuration has none.
     rope_theta: Option<f64>,
     factor: Option<f64>,
     low_freq_factor: Option<f64>,
@@ -30,13 +28,13 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Reads the description of the rotary embedding from `config`, a `config.json` whose missing fields are filled
-    /// with default values. The description is the object `rope_scaling` if it has fields, or else `rope_parameters`.
-    /// The other object is ignored. A `null` field of the description does not count as missing. These are the rules of
-    /// the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
+    /// Reads the rotary embedding's settings from `config`, a `config.json` completed with default values. They are in
+    /// the object `rope_scaling` or, if that is empty, in `rope_parameters`; the other object is ignored. A `null`
+    /// field counts as present. These are the Transformers library's rules (`convert_rope_params_to_dict` and
+    /// `standardize_rope_params`).
     ///
     /// # Errors
-    /// Returns the reason as text if a field has a value that this crate does not support.
+    /// Returns the reason as a string if a field has an unsupported value.
     pub fn read(config: &Value) -> Result<Self, String> {
         let mut fields = described(config)?;
         if let Some((name, _)) = fields.iter().find(|(name, value)| value.is_object() || name.ends_with("_attention")) {
@@ -60,25 +58,25 @@ impl Rope {
         serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| error.to_string())
     }
 
-    /// Returns the type of the rotary embedding, such as `llama3`.
+    /// Returns the rotary embedding's type, which selects how its frequencies are scaled: `default`, `linear` or
+    /// `llama3`.
     fn kind(&self) -> &str {
         self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default")
     }
 
-    /// Returns the length, in positions, of the longest sequence of a model with this rotary embedding. `length` is the
-    /// `max_position_embeddings` of the configuration. Files with linear scaling often give the length before the
-    /// scaling there, so it is multiplied by the factor.
+    /// Returns the maximum sequence length, in positions, of a model with this rotary embedding. `length` is the
+    /// configuration's `max_position_embeddings`. Linear scaling multiplies it by the scaling factor, because it is
+    /// often the length before the scaling.
     pub fn positions(&self, length: usize) -> usize {
         let factor = self.factor.filter(|factor| self.kind() == "linear" && *factor > 1.0).unwrap_or(1.0);
         (length as f64 * factor) as usize
     }
 
-    /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements. The
-    /// frequency of pair i of the elements is `theta` to the power of `-2 i / head_size`, scaled as the configuration
-    /// says.
+    /// Returns the rotary embedding's frequencies in radians per position, for heads of `head_size` elements. The
+    /// frequency of the `i`-th pair of elements is `theta^(-2i / head_size)`, scaled as the configuration says.
     ///
     /// # Errors
-    /// Returns the reason as text if a field is missing or has a value that this crate does not support.
+    /// Returns the reason as a string if a field is missing or has an unsupported value.
     pub fn frequencies(&self, head_size: usize) -> Result<Vec<f32>, String> {
         let partial = self.partial_rotary_factor.unwrap_or(1.0);
         if partial != 1.0 {
@@ -119,7 +117,7 @@ impl Rope {
     }
 }
 
-/// Returns the object of `config.json` that describes the rotary embedding: `rope_scaling` if it has fields, or else
+/// Returns the object in `config.json` that describes the rotary embedding: `rope_scaling` if it has fields, or else
 /// `rope_parameters`; an empty object if neither has any.
 fn described(config: &Value) -> Result<Map<String, Value>, String> {
     for name in ["rope_scaling", "rope_parameters"] {
@@ -133,19 +131,22 @@ fn described(config: &Value) -> Result<Map<String, Value>, String> {
     Ok(Map::new())
 }
 
-/// Returns the frequency of one pair of a head's elements before any scaling, in radians per position: the reciprocal
-/// of `theta` to the power of `2 pair / size`.
+/// Returns the unscaled frequency, in radians per position, of the `pair`-th pair of a head's elements. With a head
+/// size of `size`, it is `theta^(-2 pair / size)`.
 fn plain(theta: f32, pair: usize, size: usize) -> f32 {
     let exponent = (2 * pair) as f32 / size as f32;
-    // The power is computed in f64 and rounded to the nearest f32. PyTorch's power in f32 may differ from it in the
-    // last bit.
+    // The power is computed in f64 and rounded to the nearest f32. PyTorch's f32 power may differ from it in the last
+    // bit.
     (f64::from(theta).powf(f64::from(exponent)) as f32).recip()
 }
 
-/// Scales one frequency of the rotary embedding (in radians per position) as Llama 3.1 does. `original` is the context
-/// length before the scaling, in positions. A frequency with fewer than `low` periods in this length is divided by
-/// `factor`. One with more than `high` periods is not changed. Between the two, the result is interpolated (Grattafiori
-/// et al., 2024, arXiv:2407.21783). The formula is the one of Meta's `apply_scaling`.
+/// Scales one rotary frequency (in radians per position) as Llama 3.1 does (Grattafiori et al., 2024,
+/// arXiv:2407.21783), with the formula of Meta's `apply_scaling`. `original` is the context length before the scaling,
+/// in positions:
+///
+/// - A frequency with fewer than `low` periods in the original context length is divided by `factor`.
+/// - A frequency with more than `high` periods is unchanged.
+/// - Between the two, the result is interpolated between both.
 fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> f32 {
     let [longest, shortest] = [low, high].map(|periods| (original / periods) as f32);
     let wavelength = frequency.recip() * TAU;

@@ -1,17 +1,17 @@
-//! A folder into which a thread writes checkpoints while the training continues ([`Background`]).
+//! A checkpoint folder into which a thread writes while training continues ([`Background`]).
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Error, Result, anyhow};
 use stageline::checkpoint::{Checkpoint, CheckpointError, Store, Writer};
 
-/// A folder of checkpoints, with the thread that writes into it while the training continues.
+/// A checkpoint folder with a thread that writes checkpoints in the background.
 pub struct Background {
     writer: Writer,
     latest: Latest,
 }
 
-/// The latest checkpoint of a folder, with the number of completed training steps before it.
+/// State of a folder's latest checkpoint, with the number of completed training steps in it.
 enum Latest {
     Nothing,
     Writing(u64),
@@ -20,8 +20,8 @@ enum Latest {
 }
 
 impl Background {
-    /// Starts the thread that writes into the folder of `store`. `flag` is the flag that names the folder, for the error
-    /// message. `before` is the latest checkpoint of earlier runs in the folder: its number of completed steps, and its
+    /// Starts a thread that writes checkpoints into the folder of `store`. `flag` names the folder's flag, for error
+    /// messages. `before` is the folder's latest checkpoint from earlier runs: its number of completed steps, and its
     /// path.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Background {
         Ok(Self { writer: Writer::new(store).context(flag)?, latest })
     }
 
-    /// Whether the latest checkpoint in the folder is one after `steps` completed steps. It may still be being written.
+    /// Whether the folder's latest checkpoint has `steps` completed steps, even if it is still being written.
     pub fn has(&self, steps: u64) -> bool {
         match self.latest {
             Latest::Nothing | Latest::Failed(_) => false,
@@ -39,7 +39,7 @@ impl Background {
         }
     }
 
-    /// Whether the last write has failed. The checkpoint before it is still in the folder.
+    /// Whether the last write failed; the folder then still has the previous checkpoint.
     pub fn has_failed(&self) -> bool {
         matches!(self.latest, Latest::Failed(_))
     }
@@ -51,8 +51,8 @@ impl Background {
         }
     }
 
-    /// Waits until the checkpoint that is being written is on disk, so that its memory is free. If the write fails, a
-    /// warning is logged, because the training continues.
+    /// Waits until the checkpoint that is being written is on disk, so that its memory is free. A failed write is only
+    /// logged as a warning, because training continues.
     pub fn wait(&mut self) {
         let is_writing = matches!(self.latest, Latest::Writing(_));
         self.settle();
@@ -63,7 +63,7 @@ impl Background {
         }
     }
 
-    /// Waits for the write in progress, and records its result.
+    /// Waits for the write in progress, and records whether it succeeded.
     fn settle(&mut self) {
         let Latest::Writing(steps) = self.latest else { return };
         self.latest = match self.writer.wait().or_else(|error| published(error).map(Some)) {
@@ -73,22 +73,22 @@ impl Background {
         };
     }
 
-    /// Starts to write a checkpoint. No other may be in progress: see [`wait`](Self::wait).
+    /// Starts to write a checkpoint. The previous write must have ended: see [`wait`](Self::wait).
     ///
     /// # Errors
-    /// Returns an error if the thread has panicked.
+    /// Returns an error if the writing thread has panicked.
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<()> {
         self.latest = Latest::Writing(checkpoint.progress.steps);
         self.writer.write(checkpoint)?;
         Ok(())
     }
 
-    /// Waits until the latest checkpoint is on disk. Returns its number of completed steps and its path; `None` if there
-    /// is none. If this run wrote no checkpoint, it is the latest one of an earlier run.
+    /// Waits until the latest checkpoint is on disk, and returns its number of completed steps and its path. If this
+    /// run wrote none, the result is an earlier run's latest one; `None` if there is no checkpoint.
     ///
     /// # Errors
-    /// Returns an error if the latest checkpoint could not be written. If it was written and only older ones could not
-    /// be removed, there is a warning instead.
+    /// Returns an error if the latest checkpoint could not be written. If it was written, but older ones could not be
+    /// removed, a warning is logged instead.
     pub fn finish(mut self) -> Result<Option<(u64, PathBuf)>> {
         self.settle();
         match self.latest {
@@ -99,11 +99,11 @@ impl Background {
     }
 }
 
-/// Returns the path of a checkpoint that is saved, although older ones could not be removed. That error becomes a
+/// Returns the path of a checkpoint that was saved although older ones could not be deleted, and logs that error as a
 /// warning.
 ///
 /// # Errors
-/// Returns any other error of a save.
+/// Returns `error` itself if it is any other error, because the checkpoint was then not saved.
 fn published(error: CheckpointError) -> Result<PathBuf> {
     let CheckpointError::Prune { published, .. } = &error else { return Err(error.into()) };
     let published = published.clone();

@@ -1,4 +1,4 @@
-//! Keeps the checkpoint with the lowest validation loss ([`Best`]).
+//! Keeps the best checkpoint, the one with the lowest validation loss ([`Best`]).
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -13,24 +13,25 @@ use crate::training::checkpoints::identity::Identity;
 
 const FLAG: &str = "--best-checkpoint";
 
-/// The folder of `--best-checkpoint`, with one checkpoint: the one with the lowest validation loss.
+/// The folder of `--best-checkpoint`, which holds one checkpoint: the one with the lowest validation loss.
 pub struct Best {
     folder: Background,
-    /// The fingerprint of the held-out samples. Losses on other samples cannot be compared.
+    /// Fingerprint of the held-out samples, stored in checkpoints so that a resumed run compares losses only if the
+    /// samples are the same.
     held_out: String,
-    /// The validation loss of the checkpoint that was last written, or is being written; infinite without one.
+    /// Validation loss of the latest checkpoint written or being written; infinite if there is none.
     loss: f64,
-    /// The validation loss of the checkpoint before that one, which stays in the folder if the write fails.
+    /// Validation loss of the previous checkpoint, which remains in the folder if the current write fails.
     before: f64,
 }
 
 impl Best {
-    /// Opens the folder, which may have the best checkpoint of an earlier run of this training. `held_out` is the
-    /// fingerprint of the held-out samples, and `resumed` the checkpoint from which the run resumes.
+    /// Opens the folder of `--best-checkpoint`, which may hold the best checkpoint of an earlier run of this training.
+    /// `held_out` is the fingerprint of the held-out samples, and `resumed` is the checkpoint to resume from.
     ///
     /// # Errors
-    /// Returns an error if the folder cannot be used, has checkpoints of another training or of `--checkpoint`, or has
-    /// one that was chosen on other held-out samples.
+    /// Returns an error if the folder cannot be used, or has checkpoints of another training, of `--checkpoint`, or
+    /// chosen on different held-out samples.
     pub fn open(folder: &Path, held_out: String, resumed: Option<&Checkpoint>, identity: &Identity) -> Result<Self> {
         let shown = folder.display();
         let mut loss = f64::INFINITY;
@@ -73,8 +74,8 @@ impl Best {
         Ok(Self { folder: Background::new(store, FLAG, before)?, held_out, loss, before: loss })
     }
 
-    /// Whether a validation loss is lower than that of the checkpoint in the folder. A loss that is NaN never is. Waits
-    /// for the checkpoint that is being written, which may fail.
+    /// Whether `loss` is lower than that of the folder's checkpoint; false for NaN. First waits for a write in
+    /// progress, which may fail and leave the previous checkpoint.
     pub fn is_lower(&mut self, loss: f64) -> bool {
         self.folder.wait();
         if self.folder.has_failed() {
@@ -83,10 +84,10 @@ impl Best {
         loss < self.loss
     }
 
-    /// Starts to write a checkpoint with the validation loss `loss`, which replaces the one in the folder.
+    /// Starts to write a checkpoint with the validation loss `loss`, which replaces the folder's checkpoint.
     ///
     /// # Errors
-    /// Returns an error if the thread that writes has panicked.
+    /// Returns an error if the writing thread has panicked.
     pub fn save(&mut self, mut checkpoint: Checkpoint, loss: f64) -> Result<()> {
         let best: Value = json!({ "loss": loss, "held_out": self.held_out });
         checkpoint.run.insert(BEST.to_owned(), best);
@@ -104,7 +105,8 @@ impl Best {
         self.folder.wait();
     }
 
-    /// Waits until the checkpoint is on disk. Returns the line that tells the user where it is; `None` if there is none.
+    /// Waits until the best checkpoint is on disk. Returns a line that tells the user where it is; `None` if there is
+    /// none.
     ///
     /// # Errors
     /// Returns an error if the last checkpoint could not be written.

@@ -1,4 +1,4 @@
-//! The identity of a run ([`Identity`]), and the check whether the run may resume a checkpoint.
+//! A run's identity ([`Identity`]), which decides whether the run may resume a checkpoint.
 
 use std::process;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,27 +11,27 @@ use crate::settings::job::Job;
 use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
 
-/// The name of the entry by which the checkpoints of one training are recognised.
+/// Name of the manifest entry with the training's unique id, which is the same in all checkpoints of one training.
 const TRAINING: &str = "training";
 
-/// Identifies a run in its checkpoints, which store the fingerprint of its data, its seed, its batch size in samples
-/// and its settings. When the run is resumed, [`check`](Self::check) compares the first three.
+/// A run's identity, stored in its checkpoints: data fingerprint, seed, batch size in samples, and settings. On resume,
+/// [`check`](Self::check) compares the first three and the optimizer's name.
 pub struct Identity {
     data: String,
     seed: u64,
     batch_size: usize,
     settings: Settings,
-    /// A text that all runs of one training share, and no other training has.
+    /// The training's unique id, shared by all of its runs.
     training: Value,
 }
 
 impl Identity {
-    /// Returns the identity of the run with the settings in `job`. `data` is the fingerprint of its training data, and
-    /// `resumed` the checkpoint from which it resumes.
+    /// Returns a run's identity, from its settings in `job`, its training data's fingerprint `data`, and the checkpoint
+    /// to resume from (`resumed`).
     pub fn of(job: &Job, data: String, resumed: Option<&Checkpoint>) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
-        // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
-        // that a resumed run keeps it with any number of replicas.
+        // The number of gradient groups affects the trained values and defaults to the number of replicas, so it is
+        // stored: a resumed run keeps it with any number of replicas.
         let replicas = job.running.replicas;
         settings.0.insert("gradient_groups".to_owned(), job.training.gradient_groups.unwrap_or(replicas).into());
         let began = || {
@@ -42,12 +42,12 @@ impl Identity {
         Self { data, seed, batch_size, settings, training }
     }
 
-    /// Checks that this run may resume from `checkpoint`. `steps` is the number of training steps, over all runs, at
-    /// which this run ends.
+    /// Checks that this run may resume from `checkpoint`. `steps` is the number of steps, counted from the start of the
+    /// training, after which this run ends.
     ///
     /// # Errors
-    /// Returns an error if the data, the seed or the batch size of the run differ from the checkpoint. Returns an error
-    /// also if the checkpoint was written after more than `steps` steps.
+    /// Returns an error if the run's data, seed, batch size or optimizer differs from the checkpoint's, or if the
+    /// checkpoint was written after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
@@ -92,8 +92,7 @@ impl Identity {
         checkpoint.run.get(TRAINING) == Some(&self.training)
     }
 
-    /// Writes facts about the run into a checkpoint: its data, seed, batch size and settings, the number of samples
-    /// trained on so far, and the plan as CSV text.
+    /// Stores the run's identity in a checkpoint, with the number of samples trained on so far, and the plan as CSV.
     pub(super) fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [

@@ -1,4 +1,4 @@
-//! Decides when the checkpoints of a run are written, and when the training ends early ([`Keeper`]).
+//! Decides when a run's checkpoints are written, and when training ends early ([`Keeper`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,41 +18,41 @@ use crate::training::checkpoints::place::{Place, is_in};
 use crate::training::patience::Patience;
 use crate::training::signals::Signals;
 
-/// The entry of a checkpoint with the count of [`Patience`].
+/// Name of the checkpoint entry with the state of the early-stopping counter ([`Patience`]).
 const PATIENCE: &str = "patience";
 
-/// Writes the checkpoints of a run in the background while the training continues. Also decides whether a signal,
-/// `--stop-after` or `--patience` ends the training.
+/// Writes a run's checkpoints in the background while training continues. Also decides whether a signal, `--stop-after`
+/// or `--patience` ends the run.
 pub struct Keeper {
     identity: Identity,
-    /// The folder of `--checkpoint`; `None` for a run without checkpoints.
+    /// The folder of `--checkpoint`, with the thread that writes into it; `None` for a run without checkpoints.
     folder: Option<Background>,
     /// The number of training steps between two checkpoints.
     every: usize,
     stop_after: Option<usize>,
-    /// The handlers of signals; `None` for a run without checkpoints.
+    /// SIGINT and SIGTERM handlers, which request the end of the run; `None` for a run without checkpoints.
     signals: Option<Signals>,
     /// The folder of `--best-checkpoint`; `None` if the flag is unset.
     best: Option<Best>,
-    /// The count of evaluations without a lower loss; `None` without `--patience`.
+    /// The early-stopping counter of evaluations without a lower loss; `None` without `--patience`.
     patience: Option<Patience>,
 }
 
-/// The ends of the last writes of checkpoints: the lines that tell the user where they are, or the errors. A line is
-/// `None` if there is no checkpoint.
+/// Results of the last checkpoint writes at the end of a run. Each is a line that tells the user where the checkpoint
+/// is (`None` if there is no checkpoint), or an error.
 pub struct Finished {
-    /// The end of the latest checkpoint, from which a run resumes.
+    /// Result of writing the run's latest checkpoint, from which a run can resume: a line for the user, or an error.
     pub latest: Result<Option<String>>,
-    /// The end of the checkpoint with the lowest validation loss.
+    /// Result of writing the checkpoint with the lowest validation loss: a line for the user, or an error.
     pub best: Result<Option<String>>,
 }
 
 impl Keeper {
-    /// Starts the background writer of checkpoints. Without `place`, no checkpoints are written. `resumed` is the
-    /// checkpoint from which the run resumes; it is not written again if it is in the same folder.
+    /// Starts the thread that writes checkpoints to `place`; writes none if `place` is `None`. `resumed` is the
+    /// checkpoint to resume from, which is not written again if it is in the same folder.
     ///
     /// # Errors
-    /// Returns an error if the writer cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signals) = place.map(|Place { store, signals }| (store, signals)).unzip();
         let is_in_folder = |saved: &&Saved| keeping.folder.as_deref().is_some_and(|folder| is_in(saved, folder));
@@ -63,12 +63,11 @@ impl Keeper {
         Ok(Self { identity, folder, every, stop_after, signals, best: None, patience: None })
     }
 
-    /// Compares the validation losses of the run, as `--best-checkpoint` and `--patience` say, with each other and with
-    /// those of earlier runs of the training. `held_out` are the batches of held-out samples, and `resumed` is the
-    /// checkpoint from which the run resumes.
+    /// Enables `--best-checkpoint` and `--patience`, which compare validation losses, also with those of earlier runs
+    /// of the training. `held_out` are the held-out batches, and `resumed` is the checkpoint to resume from.
     ///
     /// # Errors
-    /// Returns an error if one of the flags is given and no sample is held out, or as [`Best::open`] does.
+    /// Returns an error if one of the flags is given but no samples are held out, and the errors of [`Best::open`].
     pub fn compare<In: Payload, Target: Payload>(
         &mut self,
         job: &Job,
@@ -93,33 +92,33 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns the flag that the first SIGINT or SIGTERM sets. Waits check the flag, so that a signal ends them.
-    /// Without checkpoints the flag stays unset, because then a signal ends the process.
+    /// Returns the flag that becomes true at the first SIGINT or SIGTERM, so that waits can end early. Without
+    /// checkpoints it stays false, because a signal then ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
         self.signals.as_ref().map(Signals::signalled).unwrap_or_default()
     }
 
-    /// Whether the training is interrupted after `steps` completed steps, by a signal or by `--stop-after`.
+    /// Whether a signal or `--stop-after` interrupts the training after `steps` completed steps.
     pub fn interrupts(&self, steps: usize) -> bool {
         let is_signalled = self.signals.as_ref().is_some_and(Signals::is_signalled);
         is_signalled || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// Returns the text that tells why the training is complete after `steps` steps, before its last step: by
-    /// `--patience`, the validation loss no longer falls. Returns `None` if it is not complete.
+    /// Returns a message with the reason if training stops early after `steps` steps, because the validation loss has
+    /// not fallen for `--patience` evaluations. Returns `None` if training continues.
     pub fn completes(&self, steps: usize) -> Option<String> {
         self.patience.as_ref()?.end(steps)
     }
 
-    /// Returns the number of completed steps after which the next checkpoint is due or `--stop-after` ends the
-    /// training, whichever comes first. It is greater than `steps`, the current number of completed steps.
+    /// Returns the number of completed steps, greater than `steps`, at which the next checkpoint is due or
+    /// `--stop-after` ends the run, whichever is first.
     pub fn due_after(&self, steps: usize) -> usize {
         let next = (steps / self.every + 1).saturating_mul(self.every);
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint of the pipeline if one is due: before the first step of the training, and after every
-    /// `--every` steps. `steps` is the number of completed steps. Logs a warning if an earlier save has failed.
+    /// Saves a checkpoint if one is due after `steps` completed steps: before the training's first step, and every
+    /// `--every` steps. Logs a warning if an earlier save has failed.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,
@@ -131,8 +130,8 @@ impl Keeper {
         if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Saves a checkpoint of the pipeline now. Does nothing if checkpoints are off, or if the latest checkpoint has the
-    /// same number of completed steps.
+    /// Saves a checkpoint of the pipeline immediately. Does nothing if checkpoints are off, or if the latest checkpoint
+    /// has the same number of completed steps.
     pub fn save<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
     where
         In: Payload,
@@ -147,21 +146,21 @@ impl Keeper {
         self.folder.as_mut().map_or(Ok(()), |folder| folder.write(checkpoint))
     }
 
-    /// Saves the last checkpoint of the run, after the pipeline has made its last step or has failed. Does nothing if
-    /// there is one with the same number of completed steps on disk.
+    /// Saves the run's last checkpoint, after its last step or an error. Does nothing if a checkpoint with the same
+    /// number of completed steps is on disk.
     pub fn save_last<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
     where
         In: Payload,
         Out: Payload,
         Target: Payload,
     {
-        // If the write of this step fails, it is tried again.
+        // If an earlier write of the same step failed, the checkpoint is written again.
         self.folder.iter_mut().for_each(Background::wait);
         self.save(pipeline)
     }
 
-    /// Takes note of the validation loss of the pipeline. If it is the lowest so far, saves a checkpoint in the folder
-    /// of `--best-checkpoint`. Does nothing without `--best-checkpoint` and `--patience`.
+    /// Records the pipeline's validation loss. If it is the lowest so far, saves a checkpoint in the folder of
+    /// `--best-checkpoint`. Does nothing without `--best-checkpoint` and `--patience`.
     pub fn evaluated<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, loss: f64) -> Result<()>
     where
         In: Payload,
@@ -176,14 +175,14 @@ impl Keeper {
         self.best.as_mut().map_or(Ok(()), |best| best.save(checkpoint, loss))
     }
 
-    /// Copies the state of the pipeline to a new checkpoint.
+    /// Copies the pipeline's state into a new checkpoint.
     fn copy<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<Checkpoint>
     where
         In: Payload,
         Out: Payload,
         Target: Payload,
     {
-        // The previous copies of the state are freed before the next one is made: the host may have room for one only.
+        // Frees the previous copies of the state first, because host memory may have room for only one.
         self.folder.iter_mut().for_each(Background::wait);
         self.best.iter_mut().for_each(Best::wait);
         let mut checkpoint = pipeline.checkpoint()?;
@@ -194,10 +193,10 @@ impl Keeper {
         Ok(checkpoint)
     }
 
-    /// Waits until the last checkpoints of the run are on disk. If the run wrote no checkpoint, the line names the one
-    /// from which the run resumed, if that is in the same folder. No checkpoint can be saved after this call.
+    /// Waits until the run's last checkpoints are on disk; no checkpoint can be saved afterwards. If the run wrote
+    /// none, the returned line names the checkpoint that the run resumed from, if it is in the same folder.
     ///
-    /// If a checkpoint was written and only older ones could not be removed, there is a warning instead of an error.
+    /// A failure to delete older checkpoints is only logged as a warning.
     pub fn finish(&mut self) -> Finished {
         let latest = self.folder.take().map_or(Ok(None), Background::finish);
         let line = |(steps, path): (u64, PathBuf)| {

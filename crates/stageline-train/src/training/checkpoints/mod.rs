@@ -1,10 +1,10 @@
-//! The checkpoints of a run: the latest ones, and the one with the lowest validation loss.
+//! A run's checkpoints: the latest ones, and the one with the lowest validation loss.
 //!
-//! - `identity`: the facts by which checkpoints of one training are recognised (`Identity`).
+//! - `identity`: decides whether a checkpoint belongs to the same training (`Identity`).
 //! - `place`: opens the folder for the latest checkpoints, and handles signals (`Place`).
 //! - `best`: keeps the checkpoint with the lowest validation loss (`Best`).
-//! - `background`: a folder into which a thread writes checkpoints while the training continues (`Background`).
-//! - `keeper`: decides when checkpoints are written, and when the training ends early (`Keeper`).
+//! - `background`: a checkpoint folder into which a thread writes while training continues (`Background`).
+//! - `keeper`: decides when checkpoints are written, and when training ends early (`Keeper`).
 
 mod background;
 mod best;

@@ -1,4 +1,4 @@
-//! Opens the folder for the checkpoints of a run ([`Place`]).
+//! Opens a run's checkpoint folder ([`Place`]).
 
 use std::path::Path;
 
@@ -8,22 +8,21 @@ use stageline::checkpoint::{CheckpointError, Saved, Store};
 use crate::settings::keeping::{BEST, Keeping};
 use crate::training::signals::Signals;
 
-/// The opened folder for the checkpoints of a run, and the handlers of SIGINT and SIGTERM. The first of these signals
-/// ends the training with a checkpoint.
+/// A run's opened checkpoint folder, with the SIGINT and SIGTERM handlers that end the run with a checkpoint at the
+/// first signal.
 pub struct Place {
     pub(super) store: Store,
     pub(super) signals: Signals,
 }
 
-/// Opens the folder that `--checkpoint` names, and handles SIGINT and SIGTERM until the run ends. `keeping` holds the
-/// settings of checkpoints, and `resumed` is the checkpoint from which the run resumes. Returns `None` if
-/// `--checkpoint` is unset.
+/// Opens the folder of `--checkpoint`, and installs SIGINT and SIGTERM handlers until the run ends. Returns `None` if
+/// `--checkpoint` is unset. `keeping` holds the checkpoint settings, and `resumed` is the checkpoint to resume from.
 ///
-/// The first of these signals ends the training with a checkpoint, and the second ends the process.
+/// The first signal ends the run with a checkpoint, and the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be used. Returns an error also if the folder already contains checkpoints and
-/// the run does not resume from one of them, because this run would delete them as the oldest checkpoints.
+/// Returns an error if the folder cannot be used. Also returns an error if the folder already contains checkpoints from
+/// which the run does not resume, because the run would later delete them as old checkpoints.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     let resumed = resumed.filter(|saved| is_in(saved, folder));
@@ -55,8 +54,8 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     Ok(Some(Place { store, signals: Signals::handle()? }))
 }
 
-/// Checks that the checkpoint from which the run resumes is still the newest one in `folder`, unless `--resume` names
-/// it. The folder is locked only now, so a run that was still ending may have saved another checkpoint meanwhile.
+/// Checks that `resumed`, the checkpoint to resume from, is still the newest in `folder`, unless `--resume` names it
+/// explicitly. Before the folder was locked, another run may have saved a newer one.
 fn check_newest(keeping: &Keeping, resumed: &Path, folder: &Path) -> Result<()> {
     let named = keeping.resume.as_deref().and_then(|named| named.canonicalize().ok());
     let is_named = named.as_deref() == Some(resumed);
@@ -84,7 +83,7 @@ fn check_newest(keeping: &Keeping, resumed: &Path, folder: &Path) -> Result<()> 
     Ok(())
 }
 
-/// Whether a checkpoint is in the folder `folder`, in whatever way the two paths are written.
+/// Whether a checkpoint is in `folder`, comparing normalised paths.
 pub(super) fn is_in(saved: &Saved, folder: &Path) -> bool {
     let canonical = |path: &Path| path.canonicalize().ok();
     canonical(saved.path())
