@@ -8,10 +8,10 @@ use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
+mod endurance;
 mod injection;
 mod kills;
 mod memory;
 mod messages;
 mod resuming;
-mod soak;
 mod standing;

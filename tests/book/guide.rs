@@ -1,23 +1,35 @@
 //! The listings of the guide (`docs/guide.md`) and of `docs/fine-tuning.md` that are parts of programs, in code that
-//! surrounds them. Compiling this file checks them, and a test compares them with the pages. The guide's whole program is
-//! a documentation test of `stageline-train`, and the listings about language models and weights from PyTorch are in the
-//! tests of `stageline-models`.
+//! surrounds them. Compiling this file checks them, and a test compares all listings with the pages. Whole programs are
+//! in `readme` and `program`, and the listings about language models and weights from PyTorch are in the tests of
+//! `stageline-models`.
 
 #![allow(unused)]
 
-/// Tests that every paragraph of the code listings in the guide and in the page about fine-tuning is also in a file that
-/// compiles.
+/// Tests that every paragraph of the code listings in the README, the guide and the page about fine-tuning is also in a
+/// file that compiles.
 #[test]
-fn the_listings_of_the_guide_are_compiled() {
-    let of_models = include_str!("../../crates/stageline-models/tests/models/guide.rs");
-    let compiled = trimmed(include_str!("guide.rs")) + &trimmed(of_models);
-    let guide = concat!(include_str!("../../docs/guide.md"), include_str!("../../docs/fine-tuning.md"));
+fn the_listings_of_the_pages_are_compiled() {
+    let compiled = trimmed(concat!(
+        include_str!("guide.rs"),
+        include_str!("program.rs"),
+        include_str!("readme.rs"),
+        include_str!("../../crates/stageline-models/tests/models/guide.rs"),
+    ));
+    let pages = concat!(
+        include_str!("../../README.md"),
+        include_str!("../../docs/guide.md"),
+        include_str!("../../docs/fine-tuning.md"),
+    );
     let listing = |rest: &str| trimmed(rest.split("```").next().unwrap_or_default());
-    let listings: Vec<_> = guide.split("```rust,ignore\n").skip(1).map(listing).collect();
-    for paragraph in listings.iter().flat_map(|listing| listing.split("\n\n")) {
-        assert!(compiled.contains(paragraph.trim()), "no compiled file has this listing of the guide:\n{paragraph}");
+    let listings: Vec<_> = pages.split("```rust,ignore\n").skip(1).map(listing).collect();
+    // A whole program must be in one piece, and the paragraphs of other listings may be apart.
+    let is_program = |listing: &&String| listing.contains("fn main()");
+    let (programs, parts): (Vec<_>, Vec<_>) = listings.iter().partition(is_program);
+    let paragraphs = parts.into_iter().flat_map(|listing| listing.split("\n\n"));
+    for text in programs.into_iter().map(String::as_str).chain(paragraphs) {
+        assert!(compiled.contains(text.trim()), "no compiled file has this listing:\n{text}");
     }
-    assert_eq!(guide.matches("```rust").count(), listings.len() + 1, "one listing is a whole program");
+    assert_eq!(pages.matches("```rust").count(), listings.len(), "every listing is `rust,ignore`");
 }
 
 fn trimmed(text: &str) -> String {

@@ -37,7 +37,7 @@ fn gpt(flags: &str) -> Output {
 /// Returns the command that runs the GPT example with small settings and the given flags. If a flag is given twice, the
 /// later one counts.
 fn small_gpt(flags: &str) -> Command {
-    let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
+    let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3 --sample 0";
     let mut command = example("gpt");
     command.args(small.split_whitespace()).args(flags.split_whitespace());
     command
@@ -286,7 +286,7 @@ fn a_sound_configuration_passes_verification() {
 #[test]
 fn a_single_file_is_a_valid_training_text() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("crates/stageline-gpt/src/model.rs");
-    let output = gpt(&format!("--data {}", file.display()));
+    let output = gpt(&format!("--sample 16 --data {}", file.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("the entropy of single bytes is") && text.contains("--- continued by the model:"), "{text}");

@@ -156,7 +156,7 @@ fn recomputation_gives_the_same_bits() {
 /// gives the same bits as a loop without Stageline, also with recomputation and with overlapping steps.
 #[test]
 fn a_wider_and_longer_model_has_the_bits_of_a_plain_loop() {
-    let shape = Shape { layers: 4, width: 192, context: 80 };
+    let shape = Shape { layers: 2, width: 192, context: 80 };
     assert_eq!(shape.heads(), 3);
     let training = Training { shape, seed: 2, rows: 5, micro_batches: 4 };
     let plain = training.plainly();

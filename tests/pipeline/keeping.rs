@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use stageline::checkpoint::{Saved, Store};
@@ -118,7 +119,7 @@ fn wait_for_a_checkpoint(folder: &Path, child: &mut Child) {
     let names = || fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().file_name());
     while !names().any(|name| !name.to_string_lossy().starts_with('.')) {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -172,7 +173,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
         signal(&child, "-INT");
         match child.try_wait().unwrap() {
             Some(status) => break status,
-            None => std::thread::yield_now(),
+            None => std::thread::sleep(Duration::from_millis(2)),
         }
     };
     assert_eq!(status.code(), Some(130));

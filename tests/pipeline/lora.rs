@@ -262,8 +262,10 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
 }
 
 /// Asserts that a model with adapters trains to the same bits as in a loop without Stageline, under every schedule and
-/// recomputation. The tested settings are `combinations`: pairs of a precision and a number of replicas. Returns the
-/// model that the loop trained in full precision.
+/// recomputation. The tested settings are `combinations`: pairs of a precision and a number of replicas, the first of
+/// which is full precision and 1 replica. Each pair of a
+/// schedule and a recomputation runs with one of them, in turn. Returns the model that the loop trained in full
+/// precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
     let two = NonZero::new(2).expect("2 is not 0");
     let everything = [
@@ -277,17 +279,19 @@ fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Mode
         Recompute::SquareRoot,
         Recompute::Full,
     ];
-    for &(precision, replicas) in combinations {
-        let expected = train_plainly(model.clone(), precision, replicas);
-        for schedule in SCHEDULES {
-            for recompute in everything {
-                let found = train_cut(model.clone(), *schedule, recompute, precision, replicas);
-                let what = format!("{what}, {}, {recompute:?}, {precision}, {replicas} replicas", schedule.name());
-                same_bits(&found, &expected, &what);
-            }
+    let train = |&(precision, replicas): &_| train_plainly(model.clone(), precision, replicas);
+    let mut expected: Vec<_> = combinations.iter().map(train).collect();
+    for (at, schedule) in SCHEDULES.iter().enumerate() {
+        for (number, recompute) in everything.into_iter().enumerate() {
+            let turn = (at + number) % combinations.len();
+            let (precision, replicas) = combinations[turn];
+            let found = train_cut(model.clone(), *schedule, recompute, precision, replicas);
+            let what = format!("{what}, {}, {recompute:?}, {precision}, {replicas} replicas", schedule.name());
+            same_bits(&found, &expected[turn], &what);
         }
     }
-    train_plainly(model.clone(), Precision::Full, 1)
+    assert_eq!(combinations[0], (Precision::Full, 1));
+    expected.swap_remove(0)
 }
 
 /// The settings for tests of adapters (LoRA) on weights without quantization: a precision, and a number of

@@ -9,6 +9,7 @@ use stageline_workspace::{empty, event_file, mlp, programs, runs};
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
+mod abandoned;
 mod accumulation;
 mod boundaries;
 mod command;

@@ -389,7 +389,7 @@ mod files {
         let mut child = place.command(&format!("{flags} --steps 1000000 --checkpoint @kept --log @log.jsonl"));
         let child = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
         while fs::read_to_string(place.path("log.jsonl")).unwrap_or_default().lines().count() < 4 {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
         }
         fs::OpenOptions::new().write(true).open(&text).unwrap().set_len(1000).unwrap();
         let said = refusal(&place, &child.wait_with_output().unwrap());

@@ -110,8 +110,7 @@ fn pipeline(
     builder(watchdog, sleep).build()
 }
 
-#[test]
-fn a_stage_that_hangs_is_named_and_left_behind() {
+pub fn a_stage_that_hangs_is_named_and_left_behind() {
     within_a_minute(|| {
         let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
         let sleep = Arc::<Sleep>::default();
@@ -144,8 +143,7 @@ fn a_stage_that_hangs_is_named_and_left_behind() {
 
 /// Tests the error of a stalled step with two replicas. A stage of replica 1 hangs, and replica 0 waits for the
 /// gradient sums of replica 1. The error names the hanging stage and its replica.
-#[test]
-fn a_stage_that_hangs_is_named_with_its_replica() {
+pub fn a_stage_that_hangs_is_named_with_its_replica() {
     within_a_minute(|| {
         let watchdog = Watchdog { floor: Duration::from_secs(3), factor: 0.0, grace: Duration::from_millis(500) };
         let sleep = Arc::<Sleep>::default();
@@ -166,8 +164,7 @@ fn a_stage_that_hangs_is_named_with_its_replica() {
     });
 }
 
-#[test]
-fn a_failure_is_reported_although_another_stage_hangs() {
+pub fn a_failure_is_reported_although_another_stage_hangs() {
     within_a_minute(|| {
         let sleep = Arc::<Sleep>::default();
         let Mlp { layers, error } = Mlp::new(0, WIDTH, 1);

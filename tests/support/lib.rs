@@ -16,13 +16,3 @@ pub mod paced;
 pub mod programs;
 pub mod runs;
 pub mod side_by_side;
-
-/// Compiles the program in the README as a documentation test.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
-
-/// Compiles the programs in the guide as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/guide.md")]
-struct Guide;
