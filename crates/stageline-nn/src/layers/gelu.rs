@@ -61,7 +61,7 @@ mod one {
     struct Gelu;
 
     impl<B: Kernels> Backward<B, 1> for Gelu {
-        /// What GELU's backward pass needs: the forward pass's input, and the form of GELU (exact or tanh).
+        /// The values saved for GELU's backward pass: the forward pass's input, and the form of GELU (exact or tanh).
         type State = (FloatTensor<B>, GeluForm);
 
         fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {

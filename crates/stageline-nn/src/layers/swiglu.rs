@@ -40,7 +40,7 @@ mod one {
     struct SwiGlu;
 
     impl<B: Kernels> Backward<B, 2> for SwiGlu {
-        /// What SwiGLU's backward pass needs: the forward pass's two inputs, `gate` and `up`.
+        /// The tensors saved for SwiGLU's backward pass: the forward pass's two inputs, `gate` and `up`.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {

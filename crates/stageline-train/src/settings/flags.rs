@@ -153,9 +153,9 @@ pub struct TrainingFlags {
     /// recomputes only as much as the training run needs to fit into memory
     #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
-    /// What a stage does after its part of a step. `together` waits for the other stages. `ahead` begins the next step.
-    /// Both train the same values, bit for bit. `ahead` idles less in schedules such as zb-h2 and zb-v, if most steps
-    /// need no gradient clipping
+    /// How a stage continues after its part of a step: `together` waits for the other stages, and `ahead` begins the
+    /// next step. Both train the same values, bit for bit. `ahead` idles less in schedules such as zb-h2 and zb-v, if
+    /// most steps need no gradient clipping
     #[arg(help_heading = "Pipeline", long, default_value = "together")]
     pub flush: FlushName,
     /// Whether stages keep copies of parameters and optimizer states during the flush (the optimizer step at the end of
