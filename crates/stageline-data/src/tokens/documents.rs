@@ -124,7 +124,7 @@ impl Documents<'_> {
             for tokens in parallel::map(&batch, |(start, piece)| encoder.piece(*start, piece)) {
                 let tokens = tokens.map_err(|error| self.in_document(line, error))?;
                 if self.writer.tokens() == first && !tokens.is_empty() {
-                    self.writer.push(encoder.special.before(&tokens), true)?;
+                    self.writer.push(&encoder.special.before, true)?;
                 }
                 self.writer.push(&tokens, true)?;
             }

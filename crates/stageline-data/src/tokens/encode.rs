@@ -16,14 +16,6 @@ pub struct SpecialTokens {
     pub after: Vec<u32>,
 }
 
-impl SpecialTokens {
-    /// Returns the special tokens to add before a text whose first tokens are `tokens`. If the text already begins with
-    /// them, as a rendered conversation may, none are added.
-    pub(crate) fn before(&self, tokens: &[u32]) -> &[u32] {
-        if tokens.starts_with(&self.before) { &[] } else { &self.before }
-    }
-}
-
 /// The interface of an encoding, which converts text to token ids (numbers from 0) and token ids back to text.
 /// Implement it for your own tokenizer.
 ///
@@ -103,8 +95,8 @@ pub trait Encode: Send + Sync {
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
     fn encode_whole(&self, text: &str) -> Result<Vec<u32>, TokenError> {
-        let (special, tokens) = (self.special_tokens(), self.encode(text)?);
-        Ok([special.before(&tokens), &tokens, &special.after].concat())
+        let SpecialTokens { before, after } = self.special_tokens();
+        Ok([before, self.encode(text)?, after].concat())
     }
 
     /// Decodes tokens to text. A character may consist of several tokens. If some of them are missing, the character

@@ -64,8 +64,8 @@ impl<'a> Encoder<'a> {
     /// Adds the encoding's special tokens before and after a text, whose encoded tokens are `runs` (consecutive tokens
     /// with a target flag). An empty text gets none.
     fn whole(&self, mut runs: Vec<(Vec<u32>, bool)>) -> Encoded {
-        if let Some((tokens, is_target)) = runs.first() {
-            runs.insert(0, (self.special.before(tokens).to_vec(), *is_target));
+        if let Some((_, is_target)) = runs.first() {
+            runs.insert(0, (self.special.before.clone(), *is_target));
             runs.push((self.special.after.clone(), true));
         }
         Encoded { runs, is_chat: false }

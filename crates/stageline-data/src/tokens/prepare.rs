@@ -28,8 +28,8 @@ use crate::tokens::write::TokenWriter;
 /// A conversation, or a prompt and completion given as messages, is rendered as text by [`Encode::chat`], which writes
 /// all of its special tokens. Any other document gets these tokens:
 ///
-/// - The encoding's special tokens before the text ([`Encode::special_tokens`]), unless the text already begins with
-///   them.
+/// - The encoding's special tokens before the text ([`Encode::special_tokens`]), even if the text already begins with
+///   them, as `tokenizer(text)` in transformers adds them.
 /// - The encoding's special tokens after the text, even if the text already ends with them.
 /// - [`TokenOptions::end_of_document`], unless it is already the document's last token, from the text or from the
 ///   special tokens.

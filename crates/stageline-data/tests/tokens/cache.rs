@@ -55,41 +55,6 @@ fn the_second_call_reads_the_token_file_and_not_the_source() {
     assert_eq!(room.names().len(), 1);
 }
 
-/// The bytes of a text, with `<` before it.
-struct Begun;
-
-impl Encode for Begun {
-    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenError> {
-        Bytes.encode(text)
-    }
-
-    fn special_tokens(&self) -> SpecialTokens {
-        SpecialTokens { before: Bytes.encode("<").unwrap(), after: Vec::new() }
-    }
-
-    fn decode(&self, tokens: &[u32]) -> Result<String, TokenError> {
-        Bytes.decode(tokens)
-    }
-
-    fn vocabulary(&self) -> usize {
-        256
-    }
-
-    fn fingerprint(&self) -> String {
-        "begun".into()
-    }
-}
-
-#[test]
-fn a_text_that_has_its_special_tokens_does_not_get_them_again() {
-    let lines = "{\"text\": \"<a\"}\n{\"text\": \"b\"}\n{\"prompt\": \"<c\", \"completion\": \"d\"}";
-    for (name, text, expected) in [("a.jsonl", lines, "<a<b<cd"), ("a.txt", "<a", "<a"), ("b.txt", "a", "<a")] {
-        let room = Room::with(name, text);
-        let file = prepare(&room.source, &Begun, &room.options).unwrap();
-        assert_eq!(Bytes.decode(&tokens(&file)).unwrap(), expected);
-    }
-}
-
 #[test]
 fn another_encoding_has_tokens_of_its_own() {
     let room = Room::with("a.txt", "some text");
