@@ -39,8 +39,9 @@ impl Source {
             false => vec![path.to_path_buf()],
         };
         let (lines, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_json_lines(path));
-        if metadata.is_dir()
-            && let Some(json) = data_as_text(&others).filter(|_| lines.is_empty())
+        if lines.is_empty()
+            && metadata.is_dir()
+            && let Some(json) = data_as_text(&others)
         {
             return Err(TokenError::JsonInFolder { path: json.clone() });
         }

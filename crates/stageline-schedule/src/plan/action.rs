@@ -94,8 +94,7 @@ impl fmt::Display for ParseActionError {
         if self.transfer {
             return write!(
                 f,
-                "`{shown}` is not a transfer; write the stage, SEND_F, RECV_F, SEND_B or RECV_B, and the micro-batch, as in \
-                 `2SEND_F0`; stage 0 neither receives an activation nor sends a gradient"
+                "`{shown}` is not a transfer, such as `2SEND_F0`: stage 0 has no stage before it, and numbers are plain digits"
             );
         }
         write!(f, "`{shown}` is not an action; write the stage, one of F B I W, and the micro-batch, as in `2F0`")
@@ -147,7 +146,7 @@ mod tests {
         for error in [ParseActionError::of(&hostile), ParseActionError::of_transfer(&hostile)] {
             let message = error.to_string();
             assert!(message.starts_with(r"`\u{1b}[2J\u{a}\u{202e}1Fx"), "{message}");
-            assert!(message.is_ascii() && message.len() < 300, "{message}");
+            assert!(message.is_ascii() && message.len() < 200, "{message}");
         }
     }
 
