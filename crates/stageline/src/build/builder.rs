@@ -133,6 +133,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
     /// Sets the number of CPU cores that the kernels of one worker may use; with 0, [`build`](Self::build) returns an
     /// error. If unset, the workers of all replicas share the machine's cores evenly, with at least one for each.
+    ///
+    /// The layers of `stageline-nn` use all cores of a worker. burn's own operations do so only with the feature `rayon`
+    /// of this crate; without it they use one core, and a number above 1 that is set here logs a warning.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
         self

@@ -52,8 +52,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let plan = self.checked_plan()?;
         let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
         let fallbacks = self.validate_devices(&devices)?;
-        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
-        let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
+        let cores = self.cores(&devices);
         let streams = self.streams(&plan, &devices);
         let tied: Vec<_> = self.stages.owners.shared.keys().copied().collect();
         let paths = TransferPaths::of(&devices, &tied);
@@ -64,7 +63,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
-        let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
+        let all_on_host = devices.iter().flatten().all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let (settings, micro_batches) = (self.shared_settings(widened), self.replicas() * self.micro_batches);
         let (plan, stages) = (Arc::new(plan), self.stages);
@@ -118,6 +117,21 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             frozen_from: self.frozen_from,
             refuses_fallbacks,
         }
+    }
+
+    /// Returns the CPU cores of the workers: the number that the user has set, or an even share of the machine's. Logs a
+    /// warning if several were set and this build lets burn's own operations use only one of them.
+    fn cores(&self, devices: &[Vec<Device>]) -> Cores {
+        let Some(cores) = self.cores_per_stage else {
+            return Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        };
+        if cores > 1 && !cfg!(feature = "rayon") && devices.iter().flatten().any(is_host) {
+            tracing::warn!(
+                "burn's own operations use one of the {cores} cores of a stage, unlike the layers of stageline-nn; to let them \
+                 use all cores, build with the feature `rayon` of the crate stageline"
+            );
+        }
+        Cores::Each(cores)
     }
 
     /// Returns, for each replica and stage, the index of the communication stream (a GPU's queue of transfers to other
