@@ -13,6 +13,7 @@ use stageline_report::{Cut, Link, Measured, RunLog, Target, Unit, layer_range, r
 use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
+use crate::measured_search::starts;
 use crate::output::{print, printable};
 use crate::plan_flags::not_too_large;
 use crate::predicted_schedule::{Chosen, SEARCH};
@@ -122,6 +123,9 @@ struct Predicted<'a> {
     /// The host's number of CPU cores, if each worker would get more or fewer of them than in the logged run, so that
     /// the prediction is unreliable. `None` if the number of cores per worker is the same or not known.
     other_cores: Option<usize>,
+    /// Whether workers of the logged run shared a device, and this prediction is for another number of workers, so that
+    /// it is unreliable.
+    shared_device: bool,
     /// Relative error of the simulated step time for the logged run's own plan: `|simulated / measured - 1|`. If the
     /// run has no network links, predictions are corrected for this error.
     own_step_error: f64,
@@ -162,6 +166,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         peak_bytes: prediction.peak_bytes.as_deref(),
         layers: layers(&log, &prediction.cut),
         other_cores: log.other_cores(workers),
+        shared_device: log.shares_another(workers),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
@@ -194,7 +199,7 @@ fn text(predicted: &Predicted) -> String {
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
     // Unlike the throughput in a log, a predicted throughput does not count masked tokens.
     let trained = if *unit == Unit::Tokens { "trained " } else { "" };
-    let cores = predicted.other_cores.map_or_else(String::new, |cores| of_other_cores(cores, *stages));
+    let cores = of_other_share(predicted.other_cores, predicted.shared_device, *stages);
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {cores}\
@@ -213,16 +218,40 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns a warning line if each of `workers` workers would get more or fewer CPU cores than in the logged run, so
-/// that its times do not apply. Otherwise returns an empty string.
-pub(crate) fn other_cores(log: &RunLog, workers: usize) -> String {
-    log.other_cores(workers).map_or_else(String::new, |cores| of_other_cores(cores, workers))
+/// Returns a warning line if each of `workers` workers would get a larger or smaller share of the host's cores or of a
+/// device than in the logged run, so that its times do not apply. Otherwise returns an empty string.
+pub(crate) fn other_share(log: &RunLog, workers: usize) -> String {
+    of_other_share(log.other_cores(workers), log.shares_another(workers), workers)
 }
 
-fn of_other_cores(cores: usize, workers: usize) -> String {
+fn of_other_share(other_cores: Option<usize>, shared_device: bool, workers: usize) -> String {
+    match other_cores {
+        Some(cores) => format!(
+            "not comparable {cores} cores are shared by the workers, and each has another part of them than in the log; log a \
+             short run with --stages {workers}\n"
+        ),
+        None if shared_device => format!(
+            "not comparable workers of the log share a device, so it does not show how fast another number of them is; log a \
+             short run with --stages {workers}\n"
+        ),
+        None => String::new(),
+    }
+}
+
+/// Returns lines about a run whose devices differ, if the partition `cut` moves layers between them: the log has no time
+/// of a layer on another device than its own. With `--speeds`, a training program also rejects the flag `--cut`.
+/// Otherwise returns an empty string.
+pub(crate) fn unequal_devices(log: &RunLog, cut: &[Range<usize>]) -> String {
+    let starts_a_stage = |layer: &usize| *layer == 0 || log.run.layers[layer - 1].stage != log.run.layers[*layer].stage;
+    let of_run: Vec<_> = (0..log.run.layers.len()).filter(starts_a_stage).collect();
+    if !log.has_unequal_devices() || log.run.cut_by_hand || of_run == starts(cut) {
+        return String::new();
+    }
+    let speeds = if log.run.configuration.contains_key("speeds") { "leave --speeds out beside --cut\n" } else { "" };
     format!(
-        "not comparable {cores} cores are shared by the workers, and each has another part of them than in the log; log a short run with \
-         --stages {workers}\n"
+        "the devices of the run ({}) are not equally fast, and layers that move to another device count as long as on their own: \
+         log a short run with this --cut\n{speeds}",
+        printable(&log.devices().join(", "))
     )
 }
 

@@ -68,18 +68,6 @@ pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns an error if a search for plans of this size would take hours: the time grows faster than the number of
-/// worker x micro-batch pairs, and 4,096 pairs take about 20 s.
-pub(crate) fn not_too_large_to_search(workers: usize, micro_batches: usize) -> anyhow::Result<()> {
-    const MOST: usize = 100_000;
-    ensure!(
-        workers.max(1).saturating_mul(micro_batches.max(1)) <= MOST,
-        "a search for {workers} workers x {micro_batches} micro-batches would take hours, the limit is {MOST}; ask for fewer, or \
-         compare schedules with `simulate`"
-    );
-    Ok(())
-}
-
 /// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`. Returns an error if the
 /// file cannot be read or does not contain a plan.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use stageline_report::{Cut, Measured, RunLog};
-use stageline_schedule::{Schedule, schedule_named};
+use stageline_schedule::{Schedule, check_search_size, schedule_named};
 
 use crate::measured_search::MeasuredSearch;
 use crate::plan_flags;
@@ -68,7 +68,7 @@ impl Chosen {
         chunks: Option<usize>,
     ) -> Result<Self> {
         ensure!(chunks.is_none(), "--chunks: a search chooses the number of stages on a worker; leave --chunks out");
-        plan_flags::not_too_large_to_search(workers, micro_batches)?;
+        check_search_size(workers, micro_batches)?;
         let search = MeasuredSearch::new(measured.clone(), workers)?;
         let found = search.best(micro_batches)?;
         let plan = found.checked.plan().clone();

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use stageline_report::Measured;
-use stageline_schedule::{Best, Memory, Placement, best};
+use stageline_schedule::{Best, Memory, Placement, best, check_search_size};
 
 use crate::costs::{CostFlags, MemoryFlags};
-use crate::logged_run::{other_cores, read};
+use crate::logged_run::{other_share, read, unequal_devices};
 use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
-use crate::plan_flags::not_too_large_to_search;
 use crate::report::{FoundCut, Report, ReportFlags};
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
@@ -46,8 +45,7 @@ pub(crate) struct Flags {
 }
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
-    let workers = flags.stages;
-    not_too_large_to_search(workers, flags.micro_batches)?;
+    check_search_size(flags.stages, flags.micro_batches)?;
     let (found, cut) = flags.search()?;
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;
@@ -67,15 +65,14 @@ impl Flags {
             return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, FoundCut::Unknown));
         };
         let log = read(path)?;
-        let cores = other_cores(&log, self.stages);
-        if !cores.is_empty() {
-            eprint!("warning: {cores}");
-        }
         let measured = Measured::of(&log)?;
         let by_hand = measured.is_cut_by_hand();
         let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
         let found = search.best(self.micro_batches)?;
-        let starts = starts(&search.cut(found.checked.plan())?);
+        let cut = search.cut(found.checked.plan())?;
+        let warnings = [other_share(&log, self.stages), unequal_devices(&log, &cut)];
+        warnings.iter().filter(|text| !text.is_empty()).for_each(|warning| eprint!("warning: {warning}"));
+        let starts = starts(&cut);
         Ok((found, if by_hand { FoundCut::ByHand } else { FoundCut::Starts(starts) }))
     }
 }

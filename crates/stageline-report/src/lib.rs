@@ -30,3 +30,8 @@ pub use predict::{
     Advice, Alternatives, Change, Crossing, Cut, HostCut, Hosts, LeftOut, Measured, PredictError, PredictedTraining,
     Prediction, Question, Recommendation, Target,
 };
+
+/// Compiles the example in the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -174,6 +174,21 @@ fn workers_with_another_part_of_the_cores_are_not_compared() {
 }
 
 #[test]
+fn other_numbers_of_workers_are_not_compared_if_workers_share_a_gpu() {
+    for (device, are_compared) in
+        [("cuda:0", false), ("cuda:0,cuda:0", false), ("cuda:1,cuda:0", true), ("cuda:all", true)]
+    {
+        let mut log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e7);
+        log.run.configuration.insert("device".to_owned(), device.into());
+        let noise = noise(&log);
+        let Alternatives { found, left_out, .. } = advise(&question(&log, &noise, 8)).alternatives;
+        let found = found.iter().filter(|(change, _)| matches!(change, Change::Workers(_))).count();
+        let left_out = left_out.iter().filter(|(_, reason)| matches!(reason, LeftOut::SharedDevice)).count();
+        assert_eq!((found, left_out), if are_compared { (4, 0) } else { (0, 4) }, "{device}");
+    }
+}
+
+#[test]
 fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     let mut log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e3);
     log.run.links = vec![Some(Link { latency: 500.0, bandwidth: 1e6 })];

@@ -408,4 +408,10 @@ fn numbers_of_micro_batches_that_would_deadlock_are_left_out() {
     assert!(measured.predict(&target(8)).is_ok());
     assert!(matches!(measured.predict(&target(16)), Err(PredictError::Check(CheckError::Deadlock { .. }))));
     assert!(measured.least_micro_batches(&target(8), 0.0, 20).unwrap().is_none());
+    // A capacity of M holds a whole step. Only if it was set, channels are not larger for a larger M.
+    log.run.channel_capacity = 8;
+    let predicted = |log: &RunLog| Measured::of(log).unwrap().predict(&target(32)).map(drop);
+    assert!(predicted(&log).is_ok());
+    log.run.configuration.insert("channel_capacity".to_owned(), 8.into());
+    assert!(matches!(predicted(&log), Err(PredictError::Check(CheckError::Deadlock { .. }))));
 }

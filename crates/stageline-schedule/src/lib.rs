@@ -50,6 +50,11 @@ pub use plan::{
 pub use schedules::*;
 pub use search::{
     BalanceError, Best, SearchError, SpeedError, balance, balance_for, balance_with_speeds, best, best_placed,
-    lower_bound, short_plan,
+    check_search_size, lower_bound, short_plan,
 };
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};
+
+/// Compiles the example in the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,6 +3,7 @@
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
 //! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers.
+//! [`check_search_size`] tells beforehand whether such a search would take hours.
 //! [`lower_bound`] gives a lower bound on the step time of every plan.
 //!
 //! [`balance()`] partitions layers evenly into stages. [`balance_with_speeds()`] does so for devices of different
@@ -17,5 +18,5 @@ mod bound;
 
 pub use balance::{BalanceError, SpeedError, balance, balance_with_speeds};
 pub use balance_for::{balance_for, short_plan};
-pub use best::{Best, SearchError, best, best_placed};
+pub use best::{Best, SearchError, best, best_placed, check_search_size};
 pub use bound::lower_bound;

@@ -12,6 +12,7 @@ use stageline_report::{
 };
 use stageline_schedule::{Schedule, schedule_named};
 
+use crate::logged_run::unequal_devices;
 use crate::measured_search::cut_flag;
 use crate::output::printable;
 
@@ -107,9 +108,9 @@ impl Accumulation<'_> {
     /// quoted for a shell. A sentence follows for each setting whose value is not in the log.
     fn recommended(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, reason } = recommendation;
-        let (schedule, unnamed) = self.schedule_flags(change);
         let cut = &training.prediction.cut;
         let workers = training.prediction.peak_live.len();
+        let (schedule, by_hand) = self.schedule_flags(change, workers);
         let mut flags = format!("--stages {workers} --micro-batches {}", training.micro_batches);
         let mut missing = String::new();
         if let Change::Rows(rows) = change {
@@ -123,21 +124,24 @@ impl Accumulation<'_> {
             }
         }
         flags += &schedule;
-        missing += unnamed;
-        missing += &self.too_many_devices(workers);
+        missing += &by_hand;
+        missing += &unequal_devices(self.log, cut);
         let (settings, cut) = (recommendation.settings(), cut_flag(self.log, cut));
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the flags `--schedule` and `--chunks` for a run with the changed setting `change`.
-    /// The second string is empty, or a line that asks for `--schedule` because the log does not name the plan's file.
-    pub(super) fn schedule_flags(&self, change: &Change) -> (String, &'static str) {
+    /// Returns the flags `--schedule` and `--chunks` for a training run with the changed setting `change` on `workers`
+    /// workers. The second string has a line for each flag that the user must also give and whose value the log does
+    /// not determine.
+    pub(super) fn schedule_flags(&self, change: &Change, workers: usize) -> (String, String) {
+        let devices = self.devices_to_list(workers);
         let (schedule, chunks) = match change {
             Change::Schedule { name, chunks } => (Some((*name).to_owned()), *chunks),
             Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
         };
         let Some(schedule) = schedule else {
-            return (String::new(), "the log does not name the file of its plan: also give it as --schedule\n");
+            let unnamed = "the log does not name the file of its plan: also give it as --schedule\n";
+            return (String::new(), unnamed.to_owned() + &devices);
         };
         let mut flags = format!(" --schedule {}", printable(&quoted(&schedule)));
         // Settings without a flag stay as in the logged run. So `--chunks` is also given if the run has chunks and this
@@ -145,23 +149,28 @@ impl Accumulation<'_> {
         if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(&schedule).is_ok() {
             flags += &format!(" --chunks {chunks}");
         }
-        (flags, "")
+        (flags, devices)
     }
 
-    /// Returns a line of text if the logged run's `--device` lists more devices than a run with `workers` workers can
-    /// use, because its program rejects such a list. Returns an empty string otherwise.
-    pub(super) fn too_many_devices(&self, workers: usize) -> String {
-        let replicas = self.log.run.replicas.max(1);
-        let list = self.setting("device").and_then(Value::as_str).unwrap_or_default();
+    /// Returns a line of text if a run with `workers` workers needs another `--device` than the logged run: a program
+    /// rejects more devices than workers, and more workers than in the run would share devices, which the prediction
+    /// does not assume. Returns an empty string otherwise.
+    fn devices_to_list(&self, workers: usize) -> String {
+        let (own, replicas, devices) = (self.log.plan.workers(), self.log.run.replicas.max(1), self.log.devices());
+        let of_all = devices.iter().any(|device| device.ends_with(":all"));
         // With `cuda:all`, the run had at most a device for each of its workers.
-        let listed = if list.contains(":all") { self.log.plan.workers() * replicas } else { list.split(',').count() };
+        let listed = if of_all { own * replicas } else { devices.len() };
         let used = workers.saturating_mul(replicas);
-        if listed <= used {
-            return String::new();
+        if listed > used {
+            return format!("the run has {listed} devices: also give --device with {used} of them\n");
         }
-        format!(
-            "the run has {listed} devices: also give --device with {used} of them, and --speeds if the run has it\n"
-        )
+        let are_shared = self.log.shares_a_device() || devices.iter().all(|device| *device == "cpu");
+        if workers > own && listed < used && !of_all && !are_shared {
+            return format!(
+                "the run has {listed} devices, and {used} workers would share them: also give --device with {used}\n"
+            );
+        }
+        String::new()
     }
 
     /// Returns the value of the flag `--schedule` for a recommended run whose schedule is not changed. It is the

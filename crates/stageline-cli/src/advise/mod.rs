@@ -22,7 +22,7 @@ use self::accumulation::Answer;
 pub(crate) use self::flags::Flags;
 use self::input::Asked;
 use self::links::most_live;
-use crate::logged_run::{layers, other_cores, read};
+use crate::logged_run::{layers, other_share, read, unequal_devices};
 use crate::measured_search::cut_flag;
 use crate::output::print;
 use crate::predicted_schedule::{Chosen, has_generator};
@@ -93,14 +93,13 @@ impl Asked<'_> {
     fn beginning(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
         let mut text = answer.recommendation.clone();
         if answer.cut.is_none() {
-            let accumulation = self.accumulation();
-            let (schedule, missing) = accumulation.schedule_flags(&Change::None);
-            let devices = accumulation.too_many_devices(workers);
+            let (schedule, missing) = self.accumulation().schedule_flags(&Change::None, workers);
+            let unequal = unequal_devices(self.log, cut);
             let cut = cut_flag(self.log, cut);
             text +=
-                &format!("the partition as flags of a training: --stages {workers}{schedule}{cut}\n{missing}{devices}");
+                &format!("the partition as flags of a training: --stages {workers}{schedule}{cut}\n{missing}{unequal}");
         }
-        text += &other_cores(self.log, self.flags.stages.unwrap_or(workers));
+        text += &other_share(self.log, self.flags.stages.unwrap_or(workers));
         text + &answer.tables
     }
 

@@ -124,6 +124,58 @@ fn settings_of_the_run_that_contradict_the_flags_are_named() {
     let found = |workers: usize| text(&format!("advise --from {two} --stages {workers} --most-stages {workers}"));
     assert!(found(1).contains("the run has 2 devices: also give --device with 1 of them"), "{}", found(1));
     assert!(!found(2).contains("also give --device"));
+    let more = log_of_chunks()
+        .replace(r#""configuration":{"chunks":4}"#, r#""configuration":{"chunks":4,"device":"cuda:0,cuda:1"}"#);
+    let more = write(folder.path(), "more.jsonl", &more);
+    let advice = text(&format!("advise --from {more} --stages 4 --schedule 1f1b"));
+    assert!(
+        advice.contains("the run has 2 devices, and 4 workers would share them: also give --device with 4\n"),
+        "{advice}"
+    );
+}
+
+/// Tests that a partition that moves layers between devices of different kinds or speeds is not given without a warning,
+/// because the log has the times of a layer only on the device that ran it.
+#[test]
+fn a_partition_over_unequal_devices_comes_with_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let advice = |log: &str, with: &str, flags: &str| {
+        let settings = format!(r#""configuration":{{"seed":1{with}}}"#);
+        let log = log
+            .replace(r#""configuration":{"chunks":4}"#, &settings)
+            .replace(r#""configuration":{"seed":1}"#, &settings);
+        text(&format!("advise --from {} {flags}", write(folder.path(), "run.jsonl", &log)))
+    };
+    let moved = |with: &str| advice(&log_of_chunks(), with, "--stages 2 --schedule 1f1b");
+    let mixed = moved(r#","device":"cpu,wgpu:0""#);
+    assert!(mixed.contains("the devices of the run (cpu, wgpu:0) are not equally fast"), "{mixed}");
+    assert!(!mixed.contains("--speeds"), "{mixed}");
+    for speeds in [r#""1,2""#, "[1.0,2.0]", r#""measured""#] {
+        let found = moved(&format!(r#","device":"cpu,cpu","speeds":{speeds}"#));
+        assert!(found.contains("(cpu, cpu) are not equally fast"), "{found}");
+        assert!(found.contains("leave --speeds out beside --cut\n"), "{found}");
+    }
+    for equal in [r#","device":"cuda:0,cuda:1""#, r#","device":"cuda:0,""#, r#","device":"cpu,cpu","speeds":"1,1""#] {
+        assert!(!moved(equal).contains("not equally fast"), "{equal}");
+    }
+    // The partition of the run moves no layer.
+    assert!(!advice(&noisy(1_000_000_000), r#","device":"cpu,wgpu:0""#, "").contains("not equally fast"));
+}
+
+/// Tests predictions for another number of workers from the log of a run whose workers shared a GPU.
+#[test]
+fn other_numbers_of_workers_on_a_shared_gpu_are_not_comparable() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = log_of_chunks().replace(r#""configuration":{"chunks":4}"#, r#""configuration":{"device":"cuda:0"}"#);
+    let log = write(folder.path(), "run.jsonl", &log);
+    let marked = |stages: usize| {
+        let predicted = text(&format!("predict --from {log} --stages {stages} --schedule 1f1b"));
+        predicted.contains("not comparable workers of the log share a device")
+    };
+    assert_eq!([1, 2, 4].map(marked), [true, false, true]);
+    let advice = text(&format!("advise --from {log} --stages 4 --schedule 1f1b"));
+    assert!(advice.contains("not comparable workers of the log share a device"), "{advice}");
+    assert!(!advice.contains("also give --device"), "{advice}");
 }
 
 /// Tests that the flags of a recommended schedule without chunks set their number to 1 if the run had another one. A

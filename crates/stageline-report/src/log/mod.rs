@@ -12,13 +12,15 @@
 //!   measurement.
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
 //! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether each worker of a run with
-//!   another number of workers would have more or fewer CPU cores.
+//!   another number of workers would have more or fewer CPU cores. `devices`: whether workers share a device, and
+//!   whether the devices differ.
 //! - `layer_range`: the names of a stage's first and last layer ([`layer_range()`]).
 //! - `untrusted`: validates the plan and the numbers of a log while it is read, because a log may come from an
 //!   untrusted source.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod cores;
+mod devices;
 mod error;
 mod layer_range;
 mod median;

@@ -72,6 +72,13 @@ pub enum LeftOut {
         /// Number of CPU cores of the host, which all workers share.
         cores: usize,
     },
+    /// A training run with the changed number of workers cannot be predicted from the log, because the run's workers
+    /// share a device. Log a short run with the changed `--stages`.
+    #[error(
+        "workers of the log share a device, so it does not show how fast another number of them is; log a short run with these \
+         --stages"
+    )]
+    SharedDevice,
     /// The costs of larger micro-batches are unknown, because only one micro-batch size was measured. Give the log of a
     /// run with another micro-batch size with `--other-size`.
     #[error(
@@ -95,6 +102,7 @@ impl Measured {
             let target = Target { workers, cut: Cut::Balanced, ..question.target };
             let best = match question.log.other_cores(workers) {
                 Some(cores) => Err(LeftOut::SharedCores { cores }),
+                None if question.log.shares_another(workers) => Err(LeftOut::SharedDevice),
                 None => self.best(question, &target),
             };
             all.add(Change::Workers(workers), best);

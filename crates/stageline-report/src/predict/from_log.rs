@@ -64,7 +64,7 @@ impl Measured {
             action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),
             send_seconds: send_seconds(log, &costs),
             variation: 1.0,
-            capacity: Some(log.run.channel_capacity).filter(|capacity| *capacity < micro_batches),
+            capacity: set_capacity(log, micro_batches),
             boundary_bytes: costs[..stages - 1].iter().map(|cost| cost.output_bytes).collect(),
             network: Network::of(log)?,
         };
@@ -75,6 +75,14 @@ impl Measured {
         let simulated = measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::OfTheRun })?.step;
         Ok(Self { variation: step / simulated, ..measured })
     }
+}
+
+/// Returns the channel capacity that was set for the run, which also holds for other numbers of micro-batches (M).
+/// Returns `None` if the run's channels held all `micro_batches` of a step because no capacity was set. A log without
+/// settings cannot tell, so a capacity of M or more then counts as not set.
+fn set_capacity(log: &RunLog, micro_batches: usize) -> Option<usize> {
+    let is_set = log.run.configuration.contains_key("channel_capacity");
+    Some(log.run.channel_capacity).filter(|capacity| is_set || *capacity < micro_batches)
 }
 
 /// Returns [`PredictError::NotAboveZero`] for the first of several named values that is not above 0.

@@ -16,6 +16,10 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// Maximum number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
+/// Maximum number of worker x micro-batch pairs for which the search looks for a plan. Its time grows faster than this
+/// number: 4,096 pairs take about 20 s.
+const MOST_PAIRS: usize = 100_000;
+
 /// Relative tolerance (1e-9) below which two plans' times count as equal, because summing the same costs in another
 /// order causes rounding errors.
 const ROUNDING: f64 = 1e-9;
@@ -60,7 +64,8 @@ impl Best {
 /// few layers for them.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory limit.
+/// Returns a [`SearchError`] if there are no stages or micro-batches, or so many of them that the search would take
+/// hours, or if no plan fits into the memory limit.
 ///
 /// # Panics
 /// Panics if `costs` and `memory` have different numbers of stages.
@@ -82,17 +87,15 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 /// because the link between two of the workers is not known, the search leaves out this placement.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
-/// memory limit.
+/// Returns a [`SearchError`] if there are no workers or micro-batches, or so many of them that the search would take
+/// hours, if no placement has costs, or if no plan fits into the memory limit.
 pub fn best_placed(
     workers: usize,
     micro_batches: usize,
     chunks: RangeInclusive<usize>,
     of: impl Fn(&Placement) -> Option<(Costs, Memory)>,
 ) -> Result<Best, SearchError> {
-    if workers == 0 || micro_batches == 0 {
-        return Err(SearchError::Nothing { workers, micro_batches });
-    }
+    check_search_size(workers, micro_batches)?;
     let (least, most) = (1.max(*chunks.start()), *chunks.end());
     let mut search = Search { workers, micro_batches, least, of, best: None, bound: f64::INFINITY, fitting: None };
     for schedule in SCHEDULES {
@@ -111,6 +114,22 @@ pub fn best_placed(
         None => SearchError::Costs { workers },
     };
     search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
+}
+
+/// Checks whether [`best()`] and [`best_placed()`] search for plans of this size, before the costs and the memory of so
+/// many stages are listed.
+///
+/// # Errors
+/// Returns [`SearchError::Nothing`] for 0 workers or micro-batches, and [`SearchError::TooLarge`] if the search would
+/// take hours.
+pub fn check_search_size(workers: usize, micro_batches: usize) -> Result<(), SearchError> {
+    if workers == 0 || micro_batches == 0 {
+        return Err(SearchError::Nothing { workers, micro_batches });
+    }
+    if workers.saturating_mul(micro_batches) > MOST_PAIRS {
+        return Err(SearchError::TooLarge { workers, micro_batches, most: MOST_PAIRS });
+    }
+    Ok(())
 }
 
 /// Returns copies of `memory` with its own memory limit and with several lower limits. The search generates automatic
@@ -256,6 +275,16 @@ pub enum SearchError {
         /// Requested number of micro-batches per step.
         micro_batches: usize,
     },
+    /// A search of this size would take hours. Request fewer workers or micro-batches, or compare the generated
+    /// schedules with [`simulate`](crate::simulate()).
+    TooLarge {
+        /// Requested number of workers.
+        workers: usize,
+        /// Requested number of micro-batches per step.
+        micro_batches: usize,
+        /// Maximum of `workers` x `micro_batches`.
+        most: usize,
+    },
     /// The costs (such as times of forward and backward passes) of no placement of stages on workers are known. Give
     /// the costs of the plan's stages and transfers.
     Costs {
@@ -278,6 +307,11 @@ impl fmt::Display for SearchError {
             Self::Nothing { workers, micro_batches } => write!(
                 f,
                 "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
+            ),
+            Self::TooLarge { workers, micro_batches, most } => write!(
+                f,
+                "a search for {workers} workers x {micro_batches} micro-batches would take hours, the limit is {most}; ask for fewer, \
+                 or compare schedules with `stageline simulate`"
             ),
             Self::Costs { workers } => {
                 write!(

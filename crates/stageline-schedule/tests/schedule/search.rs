@@ -255,6 +255,9 @@ fn the_search_takes_the_costs_of_each_placement() {
     // A worker has at least one stage.
     assert_eq!(best_placed(3, 6, 0..=4, |_| None).unwrap_err(), error);
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
+    // A search that would take hours is refused before any costs are asked for.
+    let too_large = best_placed(1001, 100, 1..=4, |_| unreachable!()).unwrap_err();
+    assert_eq!(too_large, SearchError::TooLarge { workers: 1001, micro_batches: 100, most: 100_000 });
 }
 
 /// Tests the search for a model that is cut by hand into 6 stages per worker. The found plan keeps all of these stages.

@@ -2,7 +2,9 @@
 
 use anyhow::{Result, ensure};
 use stageline::Costs;
-use stageline::schedule::{Best, Costs as PlanCosts, Memory, Placement, StageCost, best, best_placed};
+use stageline::schedule::{
+    Best, Costs as PlanCosts, Memory, Placement, StageCost, best, best_placed, check_search_size,
+};
 
 use super::workers::stage_speeds;
 use crate::settings::running::Running;
@@ -19,9 +21,11 @@ use crate::settings::values::CutBy;
 ///
 /// - The model has fewer layers than workers, or none of its layers reports FLOPs.
 /// - The stages of a `--cut` list cannot be divided evenly among the workers.
+/// - The search would take hours.
 /// - The search finds no valid plan.
 pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
     let workers = running.workers;
+    check_search_size(workers, micro_batches)?;
     let Some(costs) = costs else {
         let equal = PlanCosts::uniform(workers, 1.0, 2.0);
         return Ok(best(micro_batches, &equal, &Memory::unlimited(workers), 1)?);
