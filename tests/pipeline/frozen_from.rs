@@ -111,12 +111,13 @@ fn a_model_with_other_frozen_parameters_is_refused_with_their_names() {
 /// other values.
 #[test]
 fn parameters_that_were_trained_before_they_were_frozen_stay_in_checkpoints() {
-    let mut first = trained(model(1, &[0]), FrozenFrom::Model, 2);
-    first.optimizer.retain(|name, _| !name.starts_with("layers.1.")); // a frozen parameter has no state
+    let first = trained(model(1, &[0]), FrozenFrom::Model, 2);
+    assert!(first.optimizer.keys().any(|name| name.starts_with("layers.1.")), "it had an optimizer state");
     let second = resumed(model(1, &[0, 1]), 3, FrozenFrom::Model, first.clone());
     assert_eq!(names(&second.frozen), ["layers.0.linear.weight"]);
     let name = "layers.1.linear.weight";
     assert_eq!(second.parameters[name], first.parameters[name]);
+    assert!(!second.optimizer.keys().any(|name| name.starts_with("layers.1.")), "a frozen parameter has no state");
     let third = builder(model(1, &[0, 1]), 2, FrozenFrom::Model).restore(second.clone()).build().unwrap().checkpoint();
     assert_eq!(third.unwrap().parameters, second.parameters);
 }

@@ -418,8 +418,12 @@ fn an_evaluation_computes_in_the_same_precision() {
 
 #[test]
 fn an_invalid_loss_scale_is_refused() {
-    let refused = model().split(2, &config()).loss_scale(LossScale::Fixed(0.0)).build().err().unwrap();
-    assert!(matches!(refused, BuildError::LossScale { .. }) && refused.to_string().contains("Fixed(0.0)"), "{refused}");
+    // f32 has no numbers like the last two, and losses are scaled in f32.
+    for scale in [0.0, f64::NAN, 1e39, 1e-50] {
+        let refused = model().split(2, &config()).loss_scale(LossScale::Fixed(scale)).build().err().unwrap();
+        let named = refused.to_string().contains(&format!("Fixed({scale:?})"));
+        assert!(matches!(refused, BuildError::LossScale { .. }) && named, "{refused}");
+    }
 }
 
 /// Tests that `Pipeline::into_modules` returns the master weights: parameters in f32, as the pipeline was given them.

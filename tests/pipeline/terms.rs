@@ -197,3 +197,41 @@ fn a_number_of_terms_that_changes_is_refused() {
     let error = pipeline.step(Batch::new(column([1.0, 1.0]), column([1.0, 3.0]))).unwrap_err();
     assert!(matches!(error, StepError::Batch(BatchError::Terms { micro_batch: 1, found: 2, terms: 1 })), "{error}");
 }
+
+/// A last stage whose second loss term is switched off by a weight of 0, although its sum is not 0.
+#[derive(Module, Debug)]
+struct SecondOff {
+    linear: Linear,
+}
+
+impl Stage for SecondOff {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        self.linear.forward(input)
+    }
+}
+
+impl LossStage for SecondOff {
+    type Target = Target;
+
+    fn loss(&self, output: Tensor<2>, target: Target) -> Tensor<1> {
+        Tensor::cat(sums(output, target).to_vec(), 0)
+    }
+
+    fn weight(&self, (_, error_mask, _): &Target) -> Weight {
+        [error_mask.clone().sum().into_scalar::<f64>(), 0.0].into()
+    }
+}
+
+#[test]
+fn a_term_of_weight_0_is_reported_as_it_is_trained_on() {
+    let (_, Both { linear }) = parts();
+    let chain = Pipeline::builder().loss(SecondOff { linear }, config());
+    let mut pipeline = chain.micro_batches(MICRO_BATCHES).build().unwrap();
+    let (input, target) = batches().remove(0);
+    let report = pipeline.step(Batch::new(input, target)).unwrap();
+    assert_eq!((report.terms[1].loss, report.loss), (0.0, report.terms[0].loss));
+    assert!(report.loss.is_finite() && report.loss > 0.0, "{}", report.loss);
+}

@@ -339,7 +339,7 @@ fn recovery(damage: &Damage, older: Option<&Path>) -> String {
             "make it and its folder readable".into()
         }
         Some(older) => format!("resume from an older checkpoint, such as {}", one_of_two(older)),
-        None => "the folder has no older checkpoint: restore this one from a copy, or start a new training".into(),
+        None => "no older checkpoint was found: restore this one from a copy, or start a new training".into(),
     }
 }
 

@@ -156,3 +156,8 @@ pub use printable::Printable;
 pub use read::Saved;
 pub use safetensors::Dtype;
 pub use write::{Store, WritePoint, Writer};
+
+/// Compiles the example in the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -58,10 +58,12 @@ pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
-/// Returns the checkpoint just before the one at `path` in the same folder, to suggest it after damage. Returns `None`
-/// if there is none, if `path` does not end with a checkpoint name, or if the folder cannot be listed.
+/// Returns the checkpoint just before the one at `path` in the same folder, to suggest it after damage. The path may
+/// lead there through a link or be `.`. Returns `None` if there is none, if the checkpoint's folder was renamed, or if
+/// the folder that contains it cannot be listed.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
-    let name = CheckpointName::parse(path)?;
+    let path = if CheckpointName::parse(path).is_some() { path.to_owned() } else { path.canonicalize().ok()? };
+    let name = CheckpointName::parse(&path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;
     found.into_iter().rfind(|found| found.is_folder && found.name < name).map(|found| found.path)
 }
@@ -77,6 +79,19 @@ mod tests {
             assert_eq!(name.to_text(), text);
             assert_eq!(CheckpointName::parse(&Path::new("some/folder").join(text)), Some(name));
         }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn the_older_checkpoint_is_found_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let [older_one, newer] = ["000006-step-90", "000007-step-100"].map(|name| dir.join(name));
+        [&older_one, &newer].into_iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let link = dir.join("best");
+        std::os::unix::fs::symlink(&newer, &link).unwrap();
+        assert_eq!([newer.as_path(), link.as_path()].map(older), [Some(older_one.clone()), Some(older_one.clone())]);
+        assert_eq!(older(&older_one), None);
     }
 
     #[test]

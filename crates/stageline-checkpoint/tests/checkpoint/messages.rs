@@ -67,8 +67,8 @@ fn damage_is_reported_with_an_older_checkpoint_if_there_is_one() {
     fs::create_dir(dir.join("000001-step-10/head.safetensors")).unwrap();
     assert_eq!(
         read_message(&dir.join("000001-step-10"), dir),
-        "DIR/000001-step-10/head.safetensors is a folder, where a checkpoint has a file; the folder has no older \
-         checkpoint: restore this one from a copy, or start a new training"
+        "DIR/000001-step-10/head.safetensors is a folder, where a checkpoint has a file; no older checkpoint \
+         was found: restore this one from a copy, or start a new training"
     );
 }
 

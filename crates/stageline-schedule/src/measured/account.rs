@@ -23,8 +23,8 @@ pub struct Account {
     pub imbalance: f64,
     /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
     pub transfer: f64,
-    /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
-    /// steps at the end of the step) takes longer.
+    /// The worker's idle time, in seconds, because another worker's optimizer steps take longer. Gradient norms count as
+    /// part of a worker's last backward pass.
     pub flush: f64,
     /// Time, in seconds, that device synchronisation adds to a synchronised step, where each worker waits after every
     /// action until its device has finished. It is the same for all workers of a data-parallel replica, and 0 in other

@@ -45,6 +45,19 @@ impl Timeline {
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
     }
 
+    /// Returns this timeline with a longer last action on each worker: its end is later by the worker's entry in
+    /// `longer`, in the costs' time unit (such as ms). The extra time is work for which no other worker waits, such as
+    /// gradient norms, so it delays no other action.
+    #[must_use]
+    pub fn with_longer_ends(mut self, longer: &[f64]) -> Self {
+        for (row, longer) in self.rows.iter_mut().zip(longer) {
+            if let Some(last) = row.last_mut() {
+                last.end += longer;
+            }
+        }
+        self
+    }
+
     /// Returns the bubble of a simulated step: the idle fraction of the total stage time (workers x step), from 0 to 1.
     pub fn bubble(&self) -> f64 {
         let total = self.rows.len() as f64 * self.step();

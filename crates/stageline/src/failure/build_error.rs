@@ -102,8 +102,8 @@ pub enum BuildError {
     },
     /// The configured loss-scale settings are invalid.
     #[error(
-        "the settings of the loss scale are invalid: {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
-         growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
+        "the settings of the loss scale are invalid: {scale:?}; give scales from 1.2e-38 to 3.4e38, a lowest that is not above the \
+         initial one, a growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
         /// The invalid loss-scale settings, as the user gave them.

@@ -103,21 +103,21 @@ pub enum StepError {
     },
     /// The pipeline has stopped, because an earlier step, evaluation or other pass failed.
     #[error(
-        "the pipeline stopped in {during}, with the error that it returned; take the state before that with `checkpoint`, \
-         build a new pipeline, and `restore` the state there"
+        "the pipeline stopped in {during}; take the state before that with `checkpoint`, build a new pipeline, and `restore` the \
+         state there; if a stage is lost, resume from the last checkpoint on disk"
     )]
     Stopped {
         /// The earlier step, evaluation or other pass whose failure stopped the pipeline.
         during: During,
     },
-    /// A stage's parameters and optimizer state can no longer be read, so no checkpoint of the whole pipeline can be
-    /// made.
+    /// A stage's parameters and optimizer state can no longer be read, or are of another step than those of other stages
+    /// ([`Torn`](Self::Torn)), so no checkpoint of the whole pipeline can be made.
     #[error(
-        "stage {stage} is lost: its thread did not end, or panicked outside any action, or its host is unreachable; resume from \
-         the last checkpoint on disk"
+        "stage {stage} is lost: its thread did not end, or panicked outside any action, its host is unreachable, or it made a step \
+         that cannot be undone; resume from the last checkpoint on disk"
     )]
     Lost {
-        /// Zero-based index of the stage whose worker thread did not end or panicked, or whose host is unreachable.
+        /// Zero-based index of the first stage whose state is lost.
         stage: usize,
     },
     /// A stage's parameters and optimizer state cannot be copied from its device after an error.

@@ -57,7 +57,8 @@ pub enum BatchError {
     /// to, split the batch by hand with [`Batch::from_micro_batches`](crate::Batch::from_micro_batches).
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \
-         give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
+         give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches` (in an \
+         inference `Pipeline::infer_micro_batches`)"
     )]
     Uneven {
         /// The number of rows (the size of dimension 0) of tensor 0, the first tensor of the batch.
@@ -69,7 +70,10 @@ pub enum BatchError {
         found: usize,
     },
     /// The rejected batch contains no tensor, so it has no rows that could be split into micro-batches.
-    #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
+    #[error(
+        "the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches` (in an \
+         inference `Pipeline::infer_micro_batches`)"
+    )]
     NoTensors,
     /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
     /// number of rows. Use [`Pipeline::infer_micro_batches`](crate::Pipeline::infer_micro_batches) instead, which

@@ -42,10 +42,12 @@ impl Weight {
         self.0.iter().all(|weight| *weight == 0.0)
     }
 
-    /// Returns the mean loss of every term: the term's loss sum divided by its weight. The mean of a term is 0 if its
-    /// sum and its weight are both 0.
+    /// Returns the mean loss of every term: the term's loss sum divided by its weight. The mean is 0 if the weight is 0,
+    /// as in the loss that is trained on; only a single term of weight 0 whose sum is not 0 gives infinity.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
-        sums.iter().zip(&self.0).map(|(sum, weight)| mean(*sum, *weight)).collect()
+        let several = self.0.len() > 1;
+        let mean_of = |(sum, weight): (&f64, &f64)| if several && *weight == 0.0 { 0.0 } else { mean(*sum, *weight) };
+        sums.iter().zip(&self.0).map(mean_of).collect()
     }
 }
 

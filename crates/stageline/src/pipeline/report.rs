@@ -68,8 +68,8 @@ pub struct StepReport {
 /// One term of a loss, with its mean and its weight; most losses have one term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerm {
-    /// The mean of this term of the loss: its sum over the targets, divided by their total weight; 0 if sum and weight
-    /// are both 0.
+    /// The mean of this term of the loss: its sum over the targets, divided by their total weight. With several terms, a
+    /// term of weight 0 has the mean 0; with a single one, only if its sum is 0, too.
     pub loss: f64,
     /// The total loss weight of this term in the batch, by which its sum was divided; usually the number of unmasked
     /// targets.

@@ -108,7 +108,7 @@ impl Recording {
     }
 
     /// Returns the events of the recorded step: one list for each worker, in order of time, beginning with the workers
-    /// of replica 0. The result is empty if nothing was computed.
+    /// of replica 0. All lists are empty if nothing was computed, because the step had no weight.
     pub fn events(&self) -> &[Vec<Event>] {
         &self.rows
     }
@@ -231,8 +231,8 @@ impl Recording {
     /// (computations, transfers, synchronisation with devices) take time.
     ///
     /// A send counts as part of the forward or backward pass before it, and a receive as part of the forward or
-    /// backward pass that needs the received tensor. The gradient norms at the end count as part of a worker's last
-    /// backward pass, because they do not wait for other workers.
+    /// backward pass that needs the received tensor. The gradient norms at the end prolong a worker's last backward
+    /// pass, but delay no other worker, because the worker sends the gradient first.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
         let mut tally = match counted {
             Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
@@ -258,12 +258,10 @@ impl Recording {
                 }
             }
         }
-        for (row, stages) in self.plan.plan().rows().iter().zip(self.plan.placement().stages_of()) {
-            let Some(last) = row.last() else { continue };
-            let finish: f64 = stages.iter().map(|&stage| tally.finish[stage]).sum();
-            *tally.cost(*last) += finish;
-        }
-        simulate(&self.plan, &Costs::by_micro_batch(tally.costs).with_optimizer(tally.optimizer))
+        let finish_of = |stages: &Vec<usize>| stages.iter().map(|&stage| tally.finish[stage]).sum();
+        let finish: Vec<f64> = self.plan.placement().stages_of().iter().map(finish_of).collect();
+        let costs = Costs::by_micro_batch(tally.costs).with_optimizer(tally.optimizer);
+        simulate(&self.plan, &costs).with_longer_ends(&finish)
     }
 }
 
@@ -327,6 +325,46 @@ impl Tally {
             Compute::Backward => &mut cost.backward,
             Compute::InputGradient => &mut cost.input_gradient,
             Compute::WeightGradient => &mut cost.weight_gradient,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stageline_schedule::{OneFOneB, Schedule, check};
+
+    use super::*;
+
+    /// Records a step of 1F1B on 2 stages with one micro-batch: forward and backward passes take 1 ms, transfers no
+    /// time, and the gradient norms of each stage 10 ms. The second stage computes its norms while the first stage runs
+    /// its backward pass.
+    #[test]
+    fn gradient_norms_delay_no_other_stage() {
+        let plan = OneFOneB.plan(2, 1).unwrap();
+        let mut rows = vec![Vec::new(); 2];
+        let mut record = |stage: usize, activity: Activity, [start, end]: [u64; 2], waited: u64| {
+            let [start, end, waited] = [start, end, waited].map(Duration::from_millis);
+            let event = Event { stage, activity, start, end, waited, asked: Duration::ZERO, held: None, sent: 0 };
+            rows[stage].push(event);
+        };
+        for (stage, forward, backward) in [(0, 0, 3), (1, 1, 2)] {
+            let actions =
+                plan.rows()[stage].iter().map(|action| Instruction::Compute(*action)).map(Activity::Instruction);
+            let mut now = 0;
+            for (activity, start) in actions.zip([forward, backward]) {
+                record(stage, activity, [now, start + 1], start - now);
+                now = start + 1;
+            }
+            record(stage, Activity::Finish, [now, now + 10], 0);
+        }
+        let checked = Arc::new(check(plan, 1).unwrap());
+        let recording = Recording::new(checked, Duration::from_millis(14), rows, Clock::Host);
+        let bubble = 1.0 - 24.0 / 28.0;
+        assert!((recording.bubble() - bubble).abs() < 1e-9);
+        assert!((recording.simulated_bubble() - bubble).abs() < 1e-9, "{}", recording.simulated_bubble());
+        for account in recording.accounts() {
+            let Account { busy, other, .. } = account;
+            assert!((busy - 0.012).abs() < 1e-9 && other.abs() < 1e-9, "{account:?}");
         }
     }
 }

@@ -199,7 +199,9 @@ impl Layout {
         for (name, tensor) in &checkpoint.optimizer {
             let entry =
                 name.rsplit_once(SEPARATOR).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
-            let entry = entry.filter(|(entry, _)| entry.description.trained);
+            if entry.is_some_and(|(entry, _)| !entry.description.trained) {
+                continue; // A parameter that was trained before it was frozen: its optimizer state is not used again.
+            }
             let kind = Kind { dtype: tensor.dtype, shape: tensor.shape.clone() };
             if let Some(difference) = kind.wrong_bytes(name, tensor.bytes.len()).filter(|_| entry.is_some()) {
                 differences.push(difference);

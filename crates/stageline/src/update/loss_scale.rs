@@ -65,16 +65,16 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings of the loss scale are valid. A fixed scale must be positive and finite. A dynamic scale
-    /// needs all of the following:
+    /// Whether all settings of the loss scale are valid. A fixed scale must be positive, and within the range of normal
+    /// f32 numbers, because losses are scaled in f32. A dynamic scale needs all of the following:
     ///
-    /// - a positive, finite `lowest`,
+    /// - a `lowest` within that range,
     /// - an `initial` value from `lowest` to the largest f32 number,
     /// - a finite `growth` above 1,
     /// - a `back_off` between 0 and 1 (both excluded),
     /// - a `growth_interval` of at least 1.
     pub(crate) fn is_sound(self) -> bool {
-        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let positive = |value: f64| (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&value);
         match self {
             Self::Fixed(scale) => positive(scale),
             Self::Dynamic(config) => {
