@@ -15,7 +15,7 @@ use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
 use crate::settings::check::LARGEST;
 use crate::settings::job::Job;
-use crate::settings::running::{Running, distinct};
+use crate::settings::running::distinct;
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
@@ -54,8 +54,9 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed
     if has_states && !devices.iter().any(is_host) {
         remedies.push("try --optimizer-state host");
     }
+    let leaner = format!("try {}", adafactor(job));
     if has_states && !resumed {
-        remedies.push("try --optimizer adafactor");
+        remedies.push(&leaner);
     }
     ensure!(
         needs <= has,
@@ -134,8 +135,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
             return Ok(for_rows(pipeline, rows)?.map(for_flush));
         }
         let batch = data.batch(step, batch_size)?;
-        let there_is_room =
-            |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job, training.batches).is_enough();
+        let there_is_room = |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), training).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNMEASURED}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
@@ -145,9 +145,9 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     };
     // Micro-batches of two rows are tried first, because a full micro-batch could run out of memory.
     if rows > 2 && !auto {
-        refuse(pipeline, &job.running, from_two_rows, fits)?;
+        refuse(pipeline, job, from_two_rows, fits)?;
     }
-    let found = refuse(pipeline, &job.running, from_all, fits)?;
+    let found = refuse(pipeline, job, from_all, fits)?;
     ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNMEASURED}; leave it out");
     Ok(found)
 }
@@ -165,7 +165,7 @@ const UNMEASURED: &str = "the memory of a step cannot be measured: the program d
 /// activation recomputation, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
-    running: &Running,
+    job: &Job,
     estimate: impl Fn(&mut Pipeline<In, Out, Target>) -> Result<Option<MemoryEstimate>>,
     fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
@@ -177,7 +177,7 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     // If other programs have freed memory meanwhile, the job may fit. The first error, without the proposal of full
     // recomputation, is then returned.
     let refused = fits(&found.or_recomputed(recomputed)).err().unwrap_or(refused);
-    Err(anyhow!("{}", explain(&refused, running)))
+    Err(anyhow!("{}", explain(&refused, job)))
 }
 
 /// Inputs of the memory check: a training job's settings, plan and batch sizes, and the step to measure.
@@ -191,6 +191,8 @@ pub struct Demand<'a> {
     pub step: usize,
     /// Whether the run resumes from a checkpoint.
     pub resumed: bool,
+    /// Whether the run has optimizer states in memory at its start, because its checkpoint has an optimizer step.
+    pub has_states: bool,
     /// Whether the program sets the optimizer in its code, so that the error must not propose flags for the optimizer
     /// or its state.
     pub owns_optimizer: bool,
@@ -214,7 +216,7 @@ impl Demand<'_> {
             }
             _ => true,
         };
-        let room = Room::new(estimate, job, self.batches);
+        let room = Room::new(estimate, self);
         room.needed.check(|device| room.on(device), &*self.planned.schedule, rows, takes)
     }
 }
@@ -224,17 +226,22 @@ struct Room<'a> {
     /// The job's memory on each device: the pipeline's estimate, the batches and, if checkpoints are on, the copies
     /// from which they are written.
     needed: MemoryEstimate,
-    /// Host memory, in bytes, that the job had already allocated during the estimate (CPU workers and held-out
-    /// batches). `needed` includes it, so it is added to the host's free memory.
+    /// Host memory, in bytes, that the job had already allocated during the estimate (CPU workers, held-out batches, and
+    /// the optimizer states of a resumed run). `needed` includes it, so it is added to the host's free memory.
     in_use: u64,
     job: &'a Job,
 }
 
 impl<'a> Room<'a> {
-    fn new(estimate: &MemoryEstimate, job: &'a Job, batches: BatchMemory) -> Self {
+    fn new(estimate: &MemoryEstimate, demand: &Demand<'a>) -> Self {
+        let Demand { job, batches, .. } = *demand;
         let workers = estimate.workers().into_iter();
-        let of_host = workers.filter(|worker| is_host(&estimate.stages()[worker.stages[0]].device));
-        let of_workers: u64 = of_host.map(|worker| worker.other + worker.parameters).sum();
+        let of_host: Vec<_> = workers.filter(|worker| is_host(&estimate.stages()[worker.stages[0]].device)).collect();
+        let mut of_workers: u64 = of_host.iter().map(|worker| worker.other + worker.parameters).sum();
+        if demand.has_states {
+            of_workers += of_host.iter().map(|worker| worker.optimizer).sum::<u64>();
+            of_workers += estimate.stages().iter().map(|stage| stage.optimizer_on_host).sum::<u64>();
+        }
         let needed = estimate.with_host_memory(batches.total(job));
         let needed = if job.keeping.has_folder() { needed.with_checkpoints() } else { needed };
         Self { needed, in_use: of_workers + batches.held_out, job }
@@ -253,7 +260,8 @@ impl<'a> Room<'a> {
 /// Returns the error message for a job that exceeds a device's memory, with each proposed change as flags, such as
 /// `--recompute full`. If batches are in the same memory, it also proposes a smaller `--read-ahead`. Where needed, a
 /// proposal also changes the user's `--chunks` or `--cut` list.
-fn explain(refused: &DoesNotFit, running: &Running) -> String {
+fn explain(refused: &DoesNotFit, job: &Job) -> String {
+    let running = &job.running;
     let is_listed = matches!(running.cut, CutBy::List(_));
     let cut = |value: &str| if is_listed { format!(" --cut {value}") } else { String::new() };
     let chunks = if running.chunks.is_some() { " --chunks 1" } else { "" };
@@ -266,7 +274,7 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
         Lever::OneStage => format!("--stages 1{}", cut("0")),
         Lever::MoreStages { workers } => format!("--stages {workers}{} --device D (so many of them)", cut("counted")),
         Lever::StatesOnHost => "--optimizer-state host".to_owned(),
-        Lever::LeanerOptimizer => "--optimizer adafactor".to_owned(),
+        Lever::LeanerOptimizer => adafactor(job),
         other => other.to_string(),
     };
     let message = refused.explain(flag, " ");
@@ -274,6 +282,16 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
         return message;
     }
     format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
+}
+
+/// Returns the flags for the optimizer with the smallest state. They name the flags of AdamW that the job has and that
+/// this optimizer rejects.
+fn adafactor(job: &Job) -> String {
+    let is_set = |name: &&str| job.settings.0.contains_key(*name);
+    let rejected: Vec<_> =
+        ["beta1", "beta2", "epsilon"].iter().filter(|name| is_set(name)).map(|name| format!("--{name}")).collect();
+    let without = if rejected.is_empty() { String::new() } else { format!(" without {}", rejected.join(" and ")) };
+    format!("--optimizer adafactor{without}")
 }
 
 /// Returns the memory of `device` available to the job, in bytes; `None` if unknown.

@@ -218,15 +218,16 @@ pub struct TrainingFlags {
     /// If unset, a channel holds all micro-batches of a step, so no stage waits
     #[arg(help_heading = "Pipeline", long)]
     pub channel_capacity: Option<usize>,
-    /// Number of cores that the kernels of one worker may use. If unset, all workers share the machine's cores evenly
+    /// Number of cores that the kernels of one worker may use. If unset, all workers share the machine's cores evenly.
+    /// Operations of burn itself use one core unless the program is built with the feature `rayon`
     #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
     /// Trains only this number of steps (100 if the number is left out), and verifies the result: it must equal that of
     /// training with full batches on one device, within tolerances
     #[arg(help_heading = "Measurement", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
-    /// Folder for checkpoints. They are written every --every steps, at the end, after an error, and on the first
-    /// Ctrl-C or SIGTERM, which ends the run
+    /// Folder for checkpoints. They are written before the first step of a run that has none there, every --every steps,
+    /// at the end, after an error, and on the first Ctrl-C or SIGTERM, which ends the run
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
     /// Interval between checkpoints, in steps

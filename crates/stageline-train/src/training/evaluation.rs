@@ -8,6 +8,8 @@ use stageline_report::record::Validation;
 use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::record;
+use crate::terminal::say;
+use crate::training::checkpoints::Keeper;
 
 /// Warns if the model's loss seems to be a mean over a micro-batch's samples, because the pipeline needs the sum. For a
 /// mean, the losses of two samples, evaluated alone, add up to twice the loss of both in one micro-batch. The check is
@@ -79,4 +81,20 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     let metrics = record::metrics(&report.metrics);
     log.validation(Validation { after_steps: steps, validation_loss: report.loss, metrics })?;
     Ok(Some((report, line)))
+}
+
+/// Prints the result of the evaluation before the first step, and returns its report. If `is_due` is true, `keeper`
+/// also records the loss, because an earlier run ended before its due evaluation at this step.
+pub fn at_start<In: Payload, Out: Payload, Target: Payload>(
+    evaluated: Evaluated,
+    is_due: bool,
+    keeper: &mut Keeper,
+    pipeline: &mut Pipeline<In, Out, Target>,
+) -> Result<Option<EvalReport>> {
+    let Some((report, line)) = evaluated else { return Ok(None) };
+    say(line)?;
+    if is_due {
+        keeper.evaluated(pipeline, report.loss)?;
+    }
+    Ok(Some(report))
 }

@@ -9,7 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 use serde_json::Value;
-use stageline::checkpoint::Checkpoint;
+use stageline::checkpoint::{Checkpoint, Saved};
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::{
     BuildError, Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, ParameterCount, Pipeline,
@@ -68,12 +68,14 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, owns_optimizer, ends, learning_rate }
     }
 
-    /// Returns the inputs of the memory check. `most_stages` is the maximum number of stages for this model, `step` is
-    /// the zero-based index of the run's first step, `resumed` is whether the run resumes from a checkpoint, and
-    /// `batches` holds the batch sizes in host memory.
-    pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
+    /// Returns the inputs of the memory check. `most_stages` is the maximum number of stages for this model, `saved` is
+    /// the checkpoint that the run resumes from, and `batches` holds the batch sizes in host memory.
+    pub fn demand(&self, most_stages: usize, saved: Option<&Saved>, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
-        Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
+        let progress = saved.map(|saved| saved.manifest().progress);
+        let step = progress.map_or(0, |progress| progress.steps as usize);
+        let has_states = progress.is_some_and(|progress| progress.optimizer_steps > 0);
+        Demand { job, planned, most_stages, step, resumed: saved.is_some(), has_states, owns_optimizer, batches }
     }
 
     /// Prints the names of every stage's first and last layer; nothing for a hand-cut model, whose program defines the
@@ -279,13 +281,17 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
 
 /// Returns the model FLOP utilisation (MFU) at a throughput of one sample per second: the model's FLOPs per sample
 /// divided by the devices' total peak FLOP/s. Multiply it by a step's samples per second to get the step's MFU. Returns
-/// `None` if the peak or the model's FLOPs are unknown.
+/// `None` if the peak is not set or, with a warning, if the model's FLOPs are unknown.
 pub fn utilisation(job: &Job, costs: Option<&Costs>, parameters: Option<ParameterCount>) -> Option<f64> {
     // A backward pass takes a forward pass's FLOPs for the input gradients, and again for the weight gradients, which
     // frozen weights lack. Recomputation does not count (Chowdhery et al., 2022, arXiv:2204.02311, appendix B).
     let trained = parameters.map_or(1.0, |ParameterCount { trained, frozen, .. }| {
         trained as f64 / (trained as f64 + frozen as f64).max(1.0)
     });
-    let flops = (2.0 + trained) * costs?.flops();
-    Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
+    let peak = job.running.peak_flops?;
+    let share = costs.map(|costs| (2.0 + trained) * costs.flops() / peak).filter(|share| *share > 0.0);
+    if share.is_none() {
+        tracing::warn!("--peak-tflops has no effect: the model is cut by hand, or none of its layers reports FLOPs");
+    }
+    share
 }

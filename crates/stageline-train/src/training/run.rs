@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use stageline::checkpoint::Saved;
-use stageline::{Batch, EvalReport, MemoryEstimate, ParameterCount, Payload, Pipeline, Precision, StepReport};
+use stageline::{Batch, MemoryEstimate, ParameterCount, Payload, Pipeline, Precision, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -23,7 +23,7 @@ use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
 use crate::terminal::say;
 use crate::training::checkpoints::{self, Finished, Identity, Keeper};
-use crate::training::evaluation::{Evaluated, evaluate, warn_of_mean};
+use crate::training::evaluation::{at_start, evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Ended, Loop, OnStep, Stopped};
 use crate::training::trained::{TrainedOf, complete, ended_early};
@@ -219,12 +219,12 @@ impl<F> Run<F> {
         ensure!(pipeline.trains(), "all parameters of the model are frozen, so no step changes any; freeze fewer");
         let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
         let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };
-        let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
+        let demand = recipe.demand(most_stages, saved.as_ref(), batches);
         let estimate = check::estimate(&mut pipeline, &*data, &demand)?;
         let amount = Amount::of(&*data, training.batch_size);
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
         let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, amount, batch_bytes)?;
-        let (steps, gpus) = (start..training.steps, gpus(&job.running.devices));
+        let (steps, gpus) = (keeper.range(start, training.steps), gpus(&job.running.devices));
         let mut log = Log::create(job.outputs.clone(), run, steps, pipeline.synchronise_every(), gpus)?;
         warn_of_mean(&mut pipeline, &*data)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
@@ -250,22 +250,6 @@ impl<F> Run<F> {
         unwritten.unless(lines.into_iter().try_for_each(say));
         complete(model, pipeline, validation, log, latest.is_some(), waited, unwritten).map(Some)
     }
-}
-
-/// Prints the result of the evaluation before the first step, and returns its report. If `is_due` is true, `keeper`
-/// also records the loss, because an earlier run ended before its due evaluation at this step.
-fn at_start<In: Payload, Out: Payload, Target: Payload>(
-    evaluated: Evaluated,
-    is_due: bool,
-    keeper: &mut Keeper,
-    pipeline: &mut Pipeline<In, Out, Target>,
-) -> Result<Option<EvalReport>> {
-    let Some((report, line)) = evaluated else { return Ok(None) };
-    say(line)?;
-    if is_due {
-        keeper.evaluated(pipeline, report.loss)?;
-    }
-    Ok(Some(report))
 }
 
 /// Counts the model's parameters, prints how many are trained if some are frozen, and checks that they fit into memory.

@@ -1,5 +1,6 @@
 //! Tests of `--best-checkpoint` and `--patience`, which compare the validation losses of a training.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -125,6 +126,15 @@ fn the_checkpoint_with_the_lowest_loss_is_kept_also_over_several_runs() {
     assert_eq!(resumed, trained);
     assert_eq!(steps(&whole.path("best")), best, "no checkpoint is added to the folder");
     assert!(steps(&from_best.path("other")) >= best, "another folder has the best one of this run");
+    // A run into a new folder has a checkpoint there before its first step, so it can be resumed from there at once.
+    let (into, stop) = (from_best.text("into"), (best + 1).to_string());
+    let moved = [("resume", whole.text("best")), ("checkpoint", into.clone()), ("stop_after", stop)];
+    let moved: Vec<_> = moved.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert!(from_best.train("fourth", &moved).unwrap().is_none());
+    let names = fs::read_dir(&into).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<_> = names.filter(|name| name.contains("-step-")).collect();
+    assert!(names.iter().any(|name| name.ends_with(&format!("-step-{best}"))), "{names:?}");
+
     let refused = from_best.train("third", &[("resume", &whole.text("best")), ("checkpoint", &whole.text("best"))]);
     assert!(format!("{:#}", refused.unwrap_err()).contains("is a folder of --best-checkpoint"));
 

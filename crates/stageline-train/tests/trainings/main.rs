@@ -93,6 +93,22 @@ fn a_step_without_a_target_is_skipped() {
     assert!(steps.iter().all(|step| step.model_flop_utilisation.is_some_and(|share| share > 0.0)));
 }
 
+/// Tests that a run that `--stop-after` ends before `--draw-step` shows the timeline of its last step.
+#[test]
+fn a_run_that_stops_early_has_a_timeline() {
+    for (stop, drawn) in [("1", 0), ("4", 3), ("9", 5)] {
+        let settings = [("stop_after", stop), ("draw_step", "5")];
+        let folder = tempfile::tempdir().unwrap();
+        let kept = folder.path().to_str().unwrap();
+        let log = log(&[&settings[..], &[("checkpoint", kept)]].concat(), |run| {
+            assert!(run.train(&row(), Ones::default()).unwrap().is_none());
+        });
+        let with_timeline: Vec<_> =
+            log.steps.iter().filter(|step| !step.timeline.is_empty()).map(|step| step.step).collect();
+        assert_eq!(with_timeline, [drawn], "--stop-after {stop}");
+    }
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_under_the_trace_does_not_lose_the_page() {

@@ -39,6 +39,11 @@ impl Background {
         }
     }
 
+    /// Whether the folder has no checkpoint of this training, and none is being written.
+    pub fn is_empty(&self) -> bool {
+        matches!(self.latest, Latest::Nothing)
+    }
+
     /// Whether the last write failed; the folder then still has the previous checkpoint.
     pub fn has_failed(&self) -> bool {
         matches!(self.latest, Latest::Failed(_))

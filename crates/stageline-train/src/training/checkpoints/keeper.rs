@@ -1,5 +1,6 @@
 //! Decides when a run's checkpoints are written, and when training ends early ([`Keeper`]).
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -64,7 +65,8 @@ impl Keeper {
     }
 
     /// Enables `--best-checkpoint` and `--patience`, which compare validation losses, also with those of earlier runs
-    /// of the training. `held_out` are the held-out batches, and `resumed` is the checkpoint to resume from.
+    /// of the training. `held_out` are the held-out batches, and `resumed` is the checkpoint to resume from. Logs a
+    /// warning if `--validate-every` is given but no samples are held out.
     ///
     /// # Errors
     /// Returns an error if one of the flags is given but no samples are held out, and the errors of [`Best::open`].
@@ -74,6 +76,9 @@ impl Keeper {
         held_out: &[Batch<In, Target>],
         resumed: Option<&Checkpoint>,
     ) -> Result<()> {
+        if job.training.validate_every > 0 && held_out.is_empty() {
+            tracing::warn!("--validate-every has no effect: the data has no held-out samples; hold out some");
+        }
         let (best, patience) = (job.keeping.best.as_deref(), job.training.patience);
         let given = [("--best-checkpoint", best.is_some()), ("--patience", patience.is_some())];
         let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
@@ -104,6 +109,12 @@ impl Keeper {
         is_signalled || self.stop_after.is_some_and(|last| steps >= last)
     }
 
+    /// Returns the range of step indices that this run trains unless a signal or `--patience` ends it. It begins with
+    /// `start`, and ends with the training's number of steps or with `--stop-after`, whichever is first.
+    pub fn range(&self, start: usize, steps: usize) -> Range<usize> {
+        start..self.stop_after.map_or(steps, |last| steps.min(last.max(start + 1)))
+    }
+
     /// Returns a message with the reason if training stops early after `steps` steps, because the validation loss has
     /// not fallen for `--patience` evaluations. Returns `None` if training continues.
     pub fn completes(&self, steps: usize) -> Option<String> {
@@ -117,8 +128,9 @@ impl Keeper {
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint if one is due after `steps` completed steps: before the training's first step, and every
-    /// `--every` steps. Logs a warning if an earlier save has failed.
+    /// Saves a checkpoint if one is due after `steps` completed steps: before the first step of a run whose folder has
+    /// none, and every `--every` steps. So a run that resumes into a new folder can be resumed from there at once. Logs
+    /// a warning if an earlier save has failed.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,
@@ -127,7 +139,8 @@ impl Keeper {
     {
         self.folder.iter_mut().for_each(Background::poll);
         self.best.iter_mut().for_each(Best::poll);
-        if steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
+        let is_first = self.folder.as_ref().is_some_and(Background::is_empty);
+        if is_first || steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
     /// Saves a checkpoint of the pipeline immediately. Does nothing if checkpoints are off, or if the latest checkpoint
