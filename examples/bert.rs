@@ -1,7 +1,7 @@
 //! Fine-tunes a BERT text classifier: a user-defined model, made of burn's layers, with PyTorch weights.
 //!
 //! ```text
-//! cargo run --release --features models --example bert -- --model bert-base-uncased --new-head --data reviews.jsonl
+//! cargo run --release --features models,rayon --example bert -- --model bert-base-uncased --new-head --data reviews.jsonl
 //! ```
 //!
 //! Each line of the data is a JSON object with a `text` and a `label`, a class index counted from 0. Dropout, which
@@ -192,8 +192,14 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let Flags { model, data, new_head, context, export } = run.flags.clone();
     let encoding: Box<dyn Encode> = Tokenizer::in_folder(&model)?.map_or(Box::new(Bytes), |found| Box::new(found));
     let texts = LabelledTexts::read(&data, &*encoding, context, run.seed()).context("--data")?;
-    let classes = texts.classes();
     let mut description: Value = serde_json::from_slice(&std::fs::read(model.join("config.json"))?)?;
+    let of_folder = description["id2label"].as_object().map_or(2, |labels| labels.len()); // 2 as in transformers
+    let classes = if new_head { texts.classes() } else { of_folder };
+    ensure!(
+        texts.classes() <= classes,
+        "the data has {} classes, and the model has {classes}; give --new-head",
+        texts.classes()
+    );
     let config = Config::deserialize(&description).context("config.json")?;
     texts.check(config.vocab_size).context("--data")?;
     let positions = config.max_position_embeddings;

@@ -71,17 +71,15 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     if has_data && run.trains() && flags.data.show_samples.is_none() {
         tell(&run)?;
     }
-    let encoding = if has_data || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
+    let decodes = flags.prompt.is_some() || flags.data.show_samples.is_some();
+    let encoding = encoding(model.home(), decodes || has_data && flags.data.reads_text())?;
     // Outputs that could fail after training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
-    flags
-        .export_adapter
-        .iter()
-        .try_for_each(|folder| model.check_adapter_export(folder))
-        .context("--export-adapter")?;
+    let adapters = flags.export_adapter.as_deref();
+    adapters.map_or(Ok(()), |folder| model.check_adapter_export(folder)).context("--export-adapter")?;
     let sampling = flags.sampling.sampling(&model, seed);
     let answered = |text: &str| encoding.encode_chat(&[Message::new("user", text)]);
     let tokens = |text| if flags.chat { answered(text) } else { encoding.encode_whole(text) };
@@ -163,9 +161,11 @@ fn check(flags: &Flags) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tokenizer in the model folder `home`. Without a tokenizer, each byte is a token.
-fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
-    if let Some(tokenizer) = Tokenizer::in_folder(home)? {
+/// Returns the tokenizer in the model folder `home`, if texts are read or written (`has_text`). Without a tokenizer, each
+/// byte is a token.
+fn encoding(home: &Path, has_text: bool) -> Result<Box<dyn Encode>> {
+    let tokenizer = if has_text { Tokenizer::in_folder(home)? } else { return Ok(Box::new(Bytes)) };
+    if let Some(tokenizer) = tokenizer {
         return Ok(Box::new(tokenizer));
     }
     say(format_args!("there is no tokenizer.json in {}, so each byte of a text is a token", home.display()))?;

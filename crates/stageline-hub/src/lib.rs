@@ -116,3 +116,8 @@ pub use safetensors::Dtype;
 pub use tensor::{TensorInfo, TensorView};
 pub use tensor_file::TensorFile;
 pub use values::Values;
+
+/// Compiles the example in the README as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -197,14 +197,14 @@ impl TokenFile {
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
-    /// Whether all tokens in the range `positions` of this token file are targets in the loss, so that none is masked
-    /// out.
+    /// Whether the tokens in the range `positions` of this token file are plain text: none of them belongs to a prompt or
+    /// to a user's message, also if [`training_on_prompts`](Self::training_on_prompts) made these targets.
     ///
     /// # Panics
     /// Panics if the range is empty or ends after the last token.
-    pub fn has_only_targets(&self, positions: Range<u64>) -> bool {
+    pub fn is_plain_text(&self, positions: Range<u64>) -> bool {
         assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
-        let prompts = self.prompts();
+        let prompts = self.stored_prompts();
         let before_end = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) < positions.end);
         before_end.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= positions.start)
     }
@@ -213,9 +213,11 @@ impl TokenFile {
     /// the loss. It is stored as the position of its first token and the position after its last token, each as 8
     /// little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {
-        if self.trains_on_prompts {
-            return &[];
-        }
+        if self.trains_on_prompts { &[] } else { self.stored_prompts() }
+    }
+
+    /// Returns the prompts in a token file as [`prompts`](Self::prompts) does, even if they are trained on.
+    fn stored_prompts(&self) -> &[[[u8; 8]; 2]] {
         self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
     }
 

@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::tokens::date::Date;
+use crate::tokens::literals::as_in_python;
 
 /// The maximum number of instructions that a template may execute; each 64 bytes of output count as one. It is far more
 /// than a conversation needs, and limits the output to 640 MB.
@@ -41,7 +42,7 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     environment.add_function("strftime_now", move |format: String| -> Result<String, Error> {
         date.format(&format).map_err(|message| Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_template_owned(NAME, source.replace("\r\n", "\n"))?;
+    environment.add_template_owned(NAME, as_in_python(&source.replace("\r\n", "\n")))?;
     Ok(environment)
 }
 

@@ -15,9 +15,10 @@
 //!   `pieces`: splits a long text, so that memory use is bounded.
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], the inputs of a
 //!   chat template besides the messages. `answers`: locates the answers in the text.
-//! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds five modules.
-//!   `tokenizer`: `Tokenizer`. `chat_template`: renders a conversation as text. `jinja`: Jinja as in Python. `date`:
-//!   dates in templates. `panics`: converts panics of libraries to errors.
+//! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds six modules.
+//!   `tokenizer`: `Tokenizer`. `chat_template`: renders a conversation as text. `jinja`: Jinja as in Python. `literals`:
+//!   Python's string literals in templates. `date`: dates in templates. `panics`: converts panics of libraries to
+//!   errors.
 //! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one document, and adds the
 //!   encoding's special tokens. `parallel`: distributes a batch among threads.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
@@ -48,6 +49,8 @@ mod jinja;
 mod json_document;
 mod json_lines;
 mod json_object;
+#[cfg(feature = "tokenizers")]
+mod literals;
 mod message;
 mod options;
 mod other_formats;

@@ -48,7 +48,12 @@ fn completions_are_trained_on_and_prompts_are_not() {
     assert_eq!(marked(&reopen(&file)), expected);
     let everything = reopen(&file).training_on_prompts();
     assert_eq!(marked(&everything), expected.map(|text| text.replace(['[', ']'], "")));
-    assert!(everything.has_prompts() && everything.has_only_targets(0..everything.len()));
+    assert!(everything.has_prompts() && (0..everything.len()).all(|position| everything.is_target(position)));
+    // The first document has a prompt, and the third is a text, whatever is trained on.
+    for file in [&file, &everything] {
+        let is_plain_text: Vec<_> = (0..4).map(|index| file.is_plain_text(file.document(index))).collect();
+        assert_eq!(is_plain_text, [false, false, true, true]);
+    }
     assert_ne!(everything.fingerprint(), file.fingerprint(), "other tokens are trained on");
     room.options.end_of_document = Some(u32::from(b'.'));
     let expected = ["[2 + 2 = ]4.", "[a]b.", "all of it.", "no prompt.", "[no completion].", "[c]d."];

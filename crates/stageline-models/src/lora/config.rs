@@ -38,8 +38,12 @@ const NOT_IMPLEMENTED: [&str; 17] = [
     "velora_config",
 ];
 
-/// Allowed strings in the field `init_lora_weights`. With any other, PEFT modifies the model's own weights when it
-/// loads the adapters, which is not implemented here.
+/// The beginnings of those strings in the field `init_lora_weights` with which PEFT changes the model's own weights when
+/// it loads the adapters, but from which it can convert the adapters to plain LoRA.
+const CONVERTIBLE: [&str; 4] = ["pissa", "corda", "olora", "lora_ga"];
+
+/// Allowed strings in the field `init_lora_weights`. With any other, PEFT changes the model's own weights when it loads
+/// the adapters, or freezes a part of them.
 const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
 
 impl Config {
@@ -70,13 +74,13 @@ impl Config {
                 config[field]
             ));
         }
-        // With other strings in this field, PEFT modifies the model's own weights when it loads the adapters.
         let start = &config["init_lora_weights"];
-        if start.as_str().is_some_and(|start| !KEEP_THE_BASE.contains(&start)) {
-            return Err(format!(
-                "init_lora_weights {start}: PEFT changes the weights of the model for it; convert the adapter with PEFT \
-                 (save_pretrained with path_initial_model_for_weight_conversion)"
-            ));
+        if let Some(name) = start.as_str().filter(|name| !KEEP_THE_BASE.contains(name)) {
+            let way_out = match CONVERTIBLE.iter().any(|convertible| name.starts_with(convertible)) {
+                true => "convert the adapter with PEFT (save_pretrained with path_initial_model_for_weight_conversion)",
+                false => "merge the adapter into the model with PEFT (merge_and_unload)",
+            };
+            return Err(format!("init_lora_weights {start}: it is not implemented; {way_out}"));
         }
         let rank = config["r"].as_u64().and_then(|rank| usize::try_from(rank).ok()).filter(|rank| *rank > 0);
         let rank = rank.ok_or_else(|| format!("r {}: give the rank as a whole number from 1", config["r"]))?;
@@ -137,8 +141,14 @@ mod tests {
             (
                 "init_lora_weights",
                 json!("pissa_niter_4"),
-                "init_lora_weights \"pissa_niter_4\": PEFT changes the weights of the model for it; convert the adapter with \
-                 PEFT (save_pretrained with path_initial_model_for_weight_conversion)",
+                "init_lora_weights \"pissa_niter_4\": it is not implemented; convert the adapter with PEFT (save_pretrained \
+                 with path_initial_model_for_weight_conversion)",
+            ),
+            (
+                "init_lora_weights",
+                json!("mica"),
+                "init_lora_weights \"mica\": it is not implemented; merge the adapter into the model with PEFT \
+                 (merge_and_unload)",
             ),
             ("r", json!(0), "r 0: give the rank as a whole number from 1"),
             ("r", json!("8"), "r \"8\": give the rank as a whole number from 1"),

@@ -41,7 +41,7 @@ pub enum Documents {
     /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator
     Separate,
     /// Fill each sample with whole documents, and padding for the rest. Train on each document as if it were alone, as
-    /// with [`Separate`](Self::Separate). A plain text that is longer than a sample is divided into several samples; a
+    /// with `separate`. A plain text that is longer than a sample is divided into several samples; a
     /// longer prompt or conversation is truncated at its end. Every sample comes once per epoch.
     ///
     /// See [`PackedDocuments`](crate::PackedDocuments).

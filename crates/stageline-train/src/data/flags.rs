@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::data::documents::{Documents, Targets, TokenData};
 use crate::data::evaluation::HeldOut;
-use crate::data::open::{TokenSettings, open_tokens};
+use crate::data::open::{TokenSettings, has_rows, open_tokens};
 
 /// The default of `--held-out`: the share of the training data that is held out for evaluation.
 const HELD_OUT: f64 = 0.05;
@@ -14,7 +14,7 @@ const HELD_OUT: f64 = 0.05;
 /// Command-line flags that choose a language model's data and how it is divided into samples.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TokenFlags {
-    /// Path of the text to train on; required unless --steps is 0. One of: a text file; a .jsonl file, whose lines have
+    /// Path of the text to train on; without it nothing is trained. One of: a text file; a .jsonl file, whose lines have
     /// `text`, `prompt` and `completion`, or `messages`; a folder of such files; or a .json file with arrays of token
     /// ids, which are trained on in their order. Without tokenizer.json, each byte is a token
     #[arg(long)]
@@ -56,6 +56,11 @@ impl TokenFlags {
             "--eval-data and --held-out exclude each other; leave one out, or give --held-out 0 if it comes from the checkpoint"
         );
         Ok(())
+    }
+
+    /// Whether `--data` or `--eval-data` is a text, which needs a tokenizer, and not a `.json` file with rows of tokens.
+    pub fn reads_text(&self) -> bool {
+        [&self.data, &self.eval_data].into_iter().flatten().any(|path| !has_rows(path))
     }
 
     /// Opens the dataset of `--data`, or returns `None` if the flag is unset. `of_model` holds the settings that depend

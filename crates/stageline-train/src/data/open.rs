@@ -165,7 +165,7 @@ fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
 }
 
 /// Whether `path` is a JSON file of token rows, judged by its extension (`.json`).
-fn has_rows(path: &Path) -> bool {
+pub(super) fn has_rows(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
@@ -175,9 +175,11 @@ fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>>
     let encoded = settings.encoding.vocabulary();
     match settings.end_of_document {
         Some(end) if end as usize > encoded => {
-            say(format_args!(
-                "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
-            ))?;
+            if !has_rows(path) {
+                say(format_args!(
+                    "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
+                ))?;
+            }
             return Ok(None);
         }
         None if !has_rows(path) => {

@@ -76,7 +76,7 @@ impl Packing {
             *if has_target { &mut self.beyond } else { &mut self.left_out } += 1;
         } else if whole <= context {
             pieces.push(first);
-        } else if tokens.has_only_targets(document.start + 1..document.end) {
+        } else if tokens.is_plain_text(document.start + 1..document.end) {
             self.divided += 1;
             pieces.extend((document.start..document.end - 1).step_by(context as usize).map(of));
         } else {
@@ -210,7 +210,8 @@ impl Data for PackedDocuments {
 
     fn fingerprint(&self) -> String {
         // A different context length or held-out share gives different samples, and so a different fingerprint.
-        let mut sum = Sha256::new_with_prefix("held out evenly, long texts divided, orders of 2026-11");
+        let mut sum =
+            Sha256::new_with_prefix("held out evenly, long texts divided, conversations cut, orders of 2026-11");
         sum.update(self.tokens.fingerprint());
         sum.update((self.context as u64).to_le_bytes());
         sum.update(self.held_out.to_le_bytes());
@@ -273,6 +274,20 @@ mod tests {
         std::fs::write(&path, lines.iter().map(line).collect::<String>()).unwrap();
         let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
         PackedDocuments::new(prepare(&path, &Bytes, &options)?, context, held_out, 3)
+    }
+
+    #[test]
+    fn a_long_conversation_is_cut_also_if_all_its_tokens_are_trained_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.jsonl");
+        std::fs::write(&path, "{\"prompt\": \"mm\", \"completion\": \"nopqrstuv\"}\n{\"text\": \"klmnopqrst\"}\n")
+            .unwrap();
+        let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
+        let tokens = prepare(&path, &Bytes, &options).unwrap();
+        for tokens in [tokens.training_on_prompts(), prepare(&path, &Bytes, &options).unwrap()] {
+            let Packing { divided, cut, lost_tokens, .. } = PackedDocuments::new(tokens, 6, 0.0, 3).unwrap().packing();
+            assert_eq!((divided, cut, lost_tokens), (1, 1, 4));
+        }
     }
 
     fn numbers(tokens: Tokens) -> Vec<i64> {
