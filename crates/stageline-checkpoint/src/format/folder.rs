@@ -58,12 +58,18 @@ pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
+/// Returns the name of the checkpoint at `path`, and a path that ends with this name, even if `path` leads to the
+/// checkpoint through a link or is `.`. Returns `None` if the checkpoint's folder does not have such a name.
+pub(crate) fn named(path: &Path) -> Option<(CheckpointName, PathBuf)> {
+    let of = |path: PathBuf| Some((CheckpointName::parse(&path)?, path));
+    of(path.to_owned()).or_else(|| of(path.canonicalize().ok()?))
+}
+
 /// Returns the checkpoint just before the one at `path` in the same folder, to suggest it after damage. The path may
 /// lead there through a link or be `.`. Returns `None` if there is none, if the checkpoint's folder was renamed, or if
 /// the folder that contains it cannot be listed.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
-    let path = if CheckpointName::parse(path).is_some() { path.to_owned() } else { path.canonicalize().ok()? };
-    let name = CheckpointName::parse(&path)?;
+    let (name, path) = named(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;
     found.into_iter().rfind(|found| found.is_folder && found.name < name).map(|found| found.path)
 }

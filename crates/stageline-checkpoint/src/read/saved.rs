@@ -8,7 +8,7 @@ use crate::damage::Damage;
 use crate::disk;
 use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
-use crate::format::folder::{self, CheckpointName};
+use crate::format::folder;
 use crate::format::manifest::{FileEntry, MOST_BYTES, Manifest, ManifestError, TensorEntry, VERSION};
 use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::format::{index, seal, shard, validate};
@@ -82,11 +82,8 @@ impl Saved {
     /// link or as `.`. Returns `None` if the checkpoint does not have a name such as `000007-step-100`, for example
     /// because it was renamed.
     pub fn store(&self) -> Option<PathBuf> {
-        let folder = |path: &Path| {
-            CheckpointName::parse(path)?;
-            path.parent().map(|folder| disk::or_here(folder).to_owned())
-        };
-        folder(&self.path).or_else(|| folder(&self.path.canonicalize().ok()?))
+        let (_, path) = folder::named(&self.path)?;
+        path.parent().map(|folder| disk::or_here(folder).to_owned())
     }
 
     /// Returns the manifest of the checkpoint: everything but the tensors.
