@@ -1,6 +1,6 @@
 //! The program of the README, which also runs.
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn::{module::Module, nn::LinearConfig, optim::AdamWConfig};
 use stageline::{Batch, LossStage, Row, Stage, StageConfig, Weight, nn::Linear};
 
@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
     let configs = (0..3).map(|_| StageConfig::new(cpu.clone(), AdamWConfig::new().init(), 1e-2)); // a learning rate of 0.01
     // 1F1B, unless `.schedule(…)` is called.
     let mut pipeline = row.pipeline(&cut, configs)?.micro_batches(8).build()?;
-    let x = Tensor::random([64, 1], Distribution::Uniform(-1.0, 1.0), &cpu);
+    let x = Tensor::<1, Int>::arange(-32..32, &cpu).float().reshape([64, 1]) / 32;
     for step in 0..=200 {
         let report = pipeline.step(Batch::new(x.clone(), x.clone().square()))?;
         println!("step {step}: loss {:.5}, bubble {:.0}%", report.loss, 100.0 * report.bubble());

@@ -37,3 +37,11 @@ fn a_pipeline_without_seeds_does_not_change_a_seeded_layer() {
     assert!(bits(&interrupted) == expected);
     wait.recv().unwrap().unwrap();
 }
+
+#[test]
+fn layers_may_be_seeded_within_a_seeded_model() {
+    let layer = |seed| seeded(&device(), seed, linear);
+    let model = seeded(&device(), 1, || vec![layer(2), layer(3)]);
+    assert!(bits(&model[1]) == bits(&layer(3)));
+    assert!(bits(&model[0]) != bits(&model[1]));
+}

@@ -82,17 +82,3 @@ impl ModuleMapper for Moving {
         if is_quantized(&param.val()) { param } else { param.map(|value| self.0.send(value)) }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::nn::LinearConfig;
-
-    #[test]
-    fn layers_may_be_seeded_within_a_seeded_model() {
-        let device = Device::flex();
-        let layer = |seed| seeded(&device, seed, || LinearConfig::new(3, 3).init(&device));
-        let model = seeded(&device, 1, || vec![layer(2), layer(3)]);
-        assert_eq!(model[1].weight.val().to_data(), layer(3).weight.val().to_data());
-    }
-}
