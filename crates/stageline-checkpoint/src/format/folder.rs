@@ -1,9 +1,11 @@
 //! The names of checkpoints, such as `000007-step-100`, and the list of checkpoints that a folder contains.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::disk;
+use crate::format::names::{REMOVING, WRITING};
 
 /// The name of a checkpoint folder, such as `000007-step-100`. Names are ordered by sequence number, the order in which
 /// the checkpoints were saved.
@@ -27,6 +29,19 @@ impl CheckpointName {
     pub(crate) fn to_text(self) -> String {
         format!("{:06}-step-{}", self.sequence, self.steps)
     }
+}
+
+/// Whether `name` is the name of a temporary folder where a store writes a checkpoint, such as `.writing-4711-000008`.
+pub(crate) fn is_being_written(name: &OsStr) -> bool {
+    let numbers = name.to_str().and_then(|name| name.strip_prefix(WRITING)?.split_once('-'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(process, sequence)| is_number(process) && is_number(sequence))
+}
+
+/// Whether `name` is the name of an old checkpoint that a store removes, such as `.removing-000005-step-50`.
+pub(crate) fn is_being_removed(name: &OsStr) -> bool {
+    let checkpoint = name.to_str().and_then(|name| name.strip_prefix(REMOVING));
+    checkpoint.is_some_and(|name| CheckpointName::parse(Path::new(name)).is_some())
 }
 
 /// A file system entry with a checkpoint name, such as `000007-step-100`; usually a checkpoint folder.

@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use crate::disk;
 use crate::error::CheckpointError;
-use crate::format::folder::{self, CheckpointName};
+use crate::format::folder::{self, CheckpointName, is_being_removed};
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
@@ -65,7 +65,7 @@ fn leftovers(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(REMOVING.as_bytes()) {
+        if is_being_removed(&entry.file_name()) {
             left.push(entry.path());
         }
     }

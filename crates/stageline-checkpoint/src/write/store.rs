@@ -9,8 +9,8 @@ use std::{io, process};
 use crate::disk;
 use crate::error::CheckpointError;
 use crate::format::checkpoint::Checkpoint;
-use crate::format::folder::{self, CheckpointName};
-use crate::format::names::{LOCK, REMOVING, WRITING};
+use crate::format::folder::{self, CheckpointName, is_being_removed, is_being_written};
+use crate::format::names::{LOCK, WRITING};
 use crate::open::without_waiting;
 use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
@@ -198,7 +198,7 @@ fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     for entry in fs::read_dir(dir).map_err(CheckpointError::write("list", dir))? {
         let entry = entry.map_err(CheckpointError::write("list", dir))?;
         let name = entry.file_name();
-        if [WRITING, REMOVING].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes())) {
+        if is_being_written(&name) || is_being_removed(&name) {
             remove_leftover(dir, &entry.path())?;
         }
     }

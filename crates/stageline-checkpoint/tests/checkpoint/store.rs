@@ -75,7 +75,19 @@ fn new_checkpoints_stay_though_the_abandoned_ones_were_moved_away() {
 #[test]
 fn things_with_other_names_stay() {
     let dir = tempfile::tempdir().unwrap();
-    let foreign = ["000001-step-1.bak", "0000001-step-1", "000001-step-01", "7-step-7", "best", "writing-1", "step-3"];
+    let foreign = [
+        "000001-step-1.bak",
+        "0000001-step-1",
+        "000001-step-01",
+        "7-step-7",
+        "best",
+        "writing-1",
+        "step-3",
+        ".writing-notes",
+        ".writing-1-",
+        ".removing-000001-step-01",
+        ".removing-old",
+    ];
     for name in foreign {
         fs::create_dir(dir.path().join(name)).unwrap();
         fs::write(dir.path().join(name).join("manifest.json"), "{}").unwrap();
