@@ -16,7 +16,8 @@ use crate::runs::{Place, wait_for_lines};
 /// Returns the id of the thread with the name `name` in a child process.
 fn thread_called(name: &str, child: &Child) -> Pid {
     let threads = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().map(|thread| thread.unwrap().path());
-    let is_called = |path: &std::path::PathBuf| fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+    let is_called =
+        |path: &std::path::PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
     let thread = threads.into_iter().find(is_called).expect("a thread of this name");
     Pid::from_raw(thread.file_name().unwrap().to_str().unwrap().parse().unwrap())
 }

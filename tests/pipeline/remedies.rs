@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use stageline::checkpoint::Saved;
 
-use crate::runs::{Place, hash, reseal, sha256};
+use crate::runs::{Place, hash, reseal, sha256, wait_for_lines};
 
 /// Returns the last line of the error message of a run.
 fn last(said: &str) -> &str {
@@ -387,10 +387,8 @@ mod files {
         let text = place.path("text");
         let (bytes, modified) = (fs::read(&text).unwrap(), fs::metadata(&text).unwrap().modified().unwrap());
         let mut child = place.command(&format!("{flags} --steps 1000000 --checkpoint @kept --log @log.jsonl"));
-        let child = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
-        while fs::read_to_string(place.path("log.jsonl")).unwrap_or_default().lines().count() < 4 {
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        let mut child = child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        wait_for_lines(&place.path("log.jsonl"), 3, &mut child);
         fs::OpenOptions::new().write(true).open(&text).unwrap().set_len(1000).unwrap();
         let said = refusal(&place, &child.wait_with_output().unwrap());
         assert!(
