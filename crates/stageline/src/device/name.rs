@@ -9,7 +9,7 @@ use crate::device::error::{DeviceError, DeviceErrors};
 use crate::device::gpu::{indices_of_all, is_software};
 use crate::device::gpu_api::GpuApi;
 use crate::device::opened;
-use crate::device::remote::{HostName, RemoteName, Token};
+use crate::device::remote::{HostName, RemoteError, RemoteName, Token, one_id_for_two_addresses};
 use crate::device::supported;
 use crate::device::test_kernels::try_kernels;
 
@@ -74,8 +74,10 @@ impl DeviceName {
     /// string for hosts that require one.
     ///
     /// # Errors
-    /// Returns [`DeviceErrors`] with one error for every device that cannot be used.
+    /// Returns [`DeviceErrors`] with one error for every device that cannot be used. If two names have the same iroh id
+    /// and different addresses, returns the error for these two names and opens no device.
     pub fn open_all(names: &[Self], token: Option<&Token>) -> Result<Vec<Device>, DeviceErrors> {
+        check_ids(names).map_err(|error| DeviceErrors(vec![error.into()]))?;
         let is_plain = |name: &&Self| matches!(name, Self::Remote(RemoteName { host: HostName::WebSocket { .. }, .. }));
         if let Some(name) = names.iter().find(is_plain) {
             tracing::warn!(
@@ -188,6 +190,16 @@ impl DeviceName {
             }
         }
     }
+}
+
+/// Checks that no two of the device names `names` have the same iroh id and different addresses.
+fn check_ids(names: &[DeviceName]) -> Result<(), RemoteError> {
+    let remote = names.iter().filter_map(|name| if let DeviceName::Remote(name) = name { Some(name) } else { None });
+    let names: Vec<_> = remote.collect();
+    let conflict = one_id_for_two_addresses(&names);
+    let error =
+        |names: [&RemoteName; 2]| RemoteError::OneIdForTwoAddresses { devices: Box::new(names.map(Clone::clone)) };
+    conflict.map_or(Ok(()), |names| Err(error(names)))
 }
 
 impl FromStr for DeviceName {

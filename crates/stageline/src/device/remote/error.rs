@@ -36,6 +36,17 @@ pub enum RemoteError {
         /// The name of the device whose host accepts only programs with the right token (a secret string).
         device: RemoteName,
     },
+    /// Two device names have the same iroh id and different addresses. An id belongs to one server, so both names would
+    /// mean devices of the server that is connected first. Start each server with a key file of its own, or use one
+    /// address for all devices of a server.
+    #[error(
+        "`{}` and `{}` have one id, so they would be devices of one server; start each server with a key file of its own \
+         (`stageline serve --key`), or name all devices of a server by one address", devices[0], devices[1]
+    )]
+    OneIdForTwoAddresses {
+        /// The two device names, which have the same id and different addresses.
+        devices: Box<[RemoteName; 2]>,
+    },
     /// The index in the device's name is too large, because the host serves fewer devices. Use an index below `served`.
     #[error("`{device}` is not served: there are {served} devices, from 0 to {}; name one of them", served.saturating_sub(1))]
     NotServed {

@@ -51,8 +51,8 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     let session = match open_new_session(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
-        // A host that rejects the session is alive.
-        Err(_) => return Ok(()),
+        // The server rejects what it accepted when the device was connected, so it is another process.
+        Err(_) => return Err(restarted()),
     };
     match server_process(&session) {
         Some(process) => {
@@ -72,6 +72,9 @@ fn server_process(session: &Device) -> Option<Process> {
 /// Returns an error if a server was restarted, because it has then lost its tensors. `process` has the numbers that
 /// identify the server's process at present; they are compared with those at the time of the connection.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
-    let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }
+}
+
+fn restarted() -> String {
+    "its server was restarted and has lost its tensors".to_owned()
 }

@@ -65,6 +65,7 @@ pub use lost::LostHost;
 pub(crate) use lost::{hosts_of, lost_hosts, stuck};
 pub use lost_link::LostLink;
 pub(crate) use lost_link::lost_links;
+pub(crate) use name::one_id_for_two_addresses;
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::link_speeds;

@@ -75,8 +75,21 @@ impl FromStr for HostName {
             Some((id, at)) => (id, Reach::Address(address(at)?)),
         };
         let is_key = id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_key.then(|| Self::Iroh { id: id.to_owned(), by }).ok_or(())
+        is_key.then(|| Self::Iroh { id: id.to_ascii_lowercase(), by }).ok_or(())
     }
+}
+
+/// Returns the first two of the device names `names` that have the same iroh id and different addresses; `None` if there
+/// are no such two.
+pub(crate) fn one_id_for_two_addresses<'a>(names: &[&'a RemoteName]) -> Option<[&'a RemoteName; 2]> {
+    let id = |name: &RemoteName| match &name.host {
+        HostName::Iroh { id, .. } => Some(id.clone()),
+        HostName::WebSocket { .. } => None,
+    };
+    names.iter().enumerate().find_map(|(at, &one)| {
+        let conflicts = |other: &&RemoteName| id(one).is_some() && id(one) == id(other) && one.host != other.host;
+        names[at + 1..].iter().copied().find(conflicts).map(|other| [one, other])
+    })
 }
 
 impl fmt::Display for RemoteName {
@@ -116,6 +129,23 @@ mod tests {
             assert_eq!(text.parse(), Ok(name.clone()));
             assert_eq!(name.to_string(), text);
         }
+    }
+
+    #[test]
+    fn an_id_with_two_addresses_is_found() {
+        let other_id = ID.replace('0', "f");
+        let names = [
+            format!("iroh:{ID}@10.0.0.2:4433/0"),
+            format!("iroh:{ID}@10.0.0.2:4433/1"),
+            "ws://10.0.0.2:4433/0".to_owned(),
+            "ws://10.0.0.3:4433/0".to_owned(),
+            format!("iroh:{other_id}@10.0.0.2:4434/0"),
+            format!("iroh:{}@10.0.0.3:4433/0", ID.to_ascii_uppercase()),
+        ];
+        let names = names.map(|name| name.parse::<RemoteName>().unwrap());
+        let of = |count: usize| one_id_for_two_addresses(&names[..count].iter().collect::<Vec<_>>());
+        assert_eq!(of(5), None);
+        assert_eq!(of(6), Some([&names[0], &names[5]]));
     }
 
     #[test]

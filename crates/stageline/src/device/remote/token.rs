@@ -63,12 +63,16 @@ impl Token {
         // randomness.
         let random = burn::remote::IrohIdentity::random().to_bytes();
         let token = Self(random.iter().map(|byte| format!("{byte:02x}")).collect());
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        writeln!(options.open(path)?, "{}", token.0)?;
-        Ok(token)
+        // Several servers may create the file at the same time. It gets its name once it is complete, and the first
+        // one stays.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        writeln!(file, "{}", token.0)?;
+        match file.persist_noclobber(path) {
+            Ok(_) => Ok(token),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Self::read(path),
+            Err(error) => Err(error.error),
+        }
     }
 
     /// Returns a client's credential for opening a session (a queue of requests to one device). The first line is the
@@ -101,9 +105,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn servers_that_start_together_share_a_new_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let read = || Token::read_or_create(&path).unwrap();
+        let tokens: Vec<_> = std::thread::scope(|scope| {
+            let servers: Vec<_> = (0..8).map(|_| scope.spawn(read)).collect();
+            servers.into_iter().map(|server| server.join().unwrap()).collect()
+        });
+        let kept = Token::read(&path).unwrap();
+        assert!(tokens.iter().all(|token| *token == kept));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "temporary files stay in the folder");
+    }
+
+    #[test]
     fn a_token_file_that_others_can_read_is_detected() {
-        let path = std::env::temp_dir().join(format!("stageline-token-{}", std::process::id()));
-        let _ = fs::remove_file(&path);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
         let token = Token::read_or_create(&path).unwrap();
         assert!(!Token::others_can_read(&path), "a new file is readable by its owner only");
         for (mode, others) in [(0o640, true), (0o604, true), (0o600, false)] {

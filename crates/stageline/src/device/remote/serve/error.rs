@@ -29,6 +29,13 @@ pub enum ServeError {
         /// The operating system's error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
+    /// Another server uses the file with the secret key. The key is the server's id, and two servers with one id cannot
+    /// be told apart. Name a key file of its own for each server.
+    #[error("another server uses the key in {}; give each server a key file of its own (`--key`)", path.display())]
+    KeyInUse {
+        /// The file with the secret key, which the other server has locked.
+        path: PathBuf,
+    },
     /// The server does not start, because it requires no token (a shared secret) but programs on other hosts could
     /// reach it. Require a token, or listen on `127.0.0.1` or `[::1]` without relays.
     #[error(

@@ -10,6 +10,7 @@
 //!
 //! - `error`: the errors of a server (`ServeError`).
 //! - `operations`: the operations that the server runs for clients, among them the answers to their first requests.
+//! - `key`: the secret key of an iroh server (`LockedKey`).
 //! - `handed_over`: tensors that a session of a program gives to another session of the same program (`HandedOver`).
 //! - `gate`: accepts WebSocket clients, reads the head and the first message of each, and forwards to burn's server
 //!   those that observe the limits. Counts the connections of each address that have no session yet (`Waiting`,
@@ -22,6 +23,7 @@
 mod error;
 mod gate;
 mod handed_over;
+mod key;
 mod limits;
 mod operations;
 mod peers;
@@ -41,6 +43,7 @@ use iroh::endpoint::{QuicTransportConfig, presets};
 use iroh::{Endpoint, RelayMode, protocol::Router};
 
 pub use self::error::ServeError;
+use self::key::LockedKey;
 use self::operations::all_operations;
 use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
@@ -95,6 +98,8 @@ pub struct Server {
     bound: Bound,
     peers: Arc<Peers>,
     ends: EndSignals,
+    /// The secret key of an iroh server; no other server may use it.
+    key: Option<LockedKey>,
 }
 
 /// The server's bound socket: an iroh endpoint with its relays, or a listener for WebSocket connections.
@@ -112,7 +117,7 @@ impl Server {
     /// Returns [`ServeError`] in these cases:
     ///
     /// - The address cannot be bound.
-    /// - The server's secret key cannot be read or written.
+    /// - The server's secret key cannot be read or written, or another server uses it.
     /// - A server without a token would be reachable from other hosts.
     /// - The operating system refuses a thread, a socket or a signal handler.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
@@ -120,21 +125,20 @@ impl Server {
         if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
             return Err(ServeError::AnyoneElsewhere);
         }
-        let bound = match listen {
+        let (bound, key) = match listen {
             Listen::WebSocket { address } => {
-                let listener = TcpListener::bind(address);
-                Bound::WebSocket(listener.map_err(|cause| ServeError::Address { address, cause: cause.to_string() })?)
+                let taken = |cause: std::io::Error| ServeError::Address { address, cause: cause.to_string() };
+                (Bound::WebSocket(TcpListener::bind(address).map_err(taken)?), None)
             }
             Listen::Iroh { identity, relays, address } => {
-                let key = IrohIdentity::load_or_create(&identity)
-                    .map_err(|cause| ServeError::Identity { path: identity, cause })?;
-                Bound::Iroh(runtime.block_on(endpoint(&key, &relays, address))?, relays)
+                let key = LockedKey::load_or_create(identity)?;
+                (Bound::Iroh(runtime.block_on(endpoint(&key.identity, &relays, address))?, relays), Some(key))
             }
         };
         let peers = Arc::new(Peers::default());
         let server = admitting(hosting(devices, &peers), admission, Arc::clone(&peers));
         let ends = runtime.block_on(async { EndSignals::catch() }).map_err(ServeError::Runtime)?;
-        Ok(Self { runtime, server, bound, peers, ends })
+        Ok(Self { runtime, server, bound, peers, ends, key })
     }
 
     /// Returns this server's addresses for other hosts, such as `ws://10.0.0.2:3000`. A device's name is such an
@@ -163,7 +167,7 @@ impl Server {
     /// # Errors
     /// Returns [`ServeError`] if the network or burn's server fails.
     pub fn serve(self) -> Result<(), ServeError> {
-        let Self { runtime, server, bound, peers, ends } = self;
+        let Self { runtime, server, bound, peers, ends, key: _key } = self;
         let served = runtime.block_on(async move {
             match bound {
                 Bound::WebSocket(listener) => {
