@@ -1,12 +1,35 @@
 //! Writes event files for TensorBoard: `tensorflow.Event` messages as TFRecords, a record format with a length and
 //! checksums.
 
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
 
 /// Writer of a TensorBoard event file, for a run's scalar measurements, such as loss and step time, step by step.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,
+}
+
+impl TensorBoard<BufWriter<File>> {
+    /// Creates an event file in a folder, under a name that TensorBoard recognises and no other file has. Creates the
+    /// folder if it does not exist. `wall_time` is in seconds since 1970.
+    ///
+    /// # Errors
+    /// Returns [`io::Error`] if the folder or the event file cannot be written.
+    pub fn in_folder(folder: &Path, wall_time: f64) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        // Two runs may begin in the same second and have the same process id, for example in two containers.
+        let start = format!("events.out.tfevents.{wall_time:.0}.stageline.{}", std::process::id());
+        let mut number = 0;
+        let file = loop {
+            match File::create_new(folder.join(format!("{start}.{number}"))) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                created => break created?,
+            }
+        };
+        Self::new(BufWriter::new(file), wall_time)
+    }
 }
 
 impl<W: Write> TensorBoard<W> {
@@ -111,6 +134,19 @@ mod tests {
         assert_eq!(file[..8], (data.len() as u64).to_le_bytes());
         assert_eq!(&file[12..12 + data.len()], data);
         assert_eq!(file.len(), 12 + data.len() + 4);
+    }
+
+    #[test]
+    fn two_runs_of_the_same_second_have_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("events");
+        let mut runs = [0, 1].map(|_| TensorBoard::in_folder(&folder, 7.0).unwrap());
+        runs.iter_mut().enumerate().for_each(|(step, run)| run.scalars(8.0, step, &[("loss", 1.0)]).unwrap());
+        let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        names.sort();
+        let name = |run| format!("events.out.tfevents.7.stageline.{}.{run}", std::process::id());
+        assert_eq!(names, [0, 1].map(|run| folder.join(name(run))));
+        assert!(names.iter().all(|path| fs::metadata(path).unwrap().len() > 40));
     }
 
     /// Tests the masked checksum of 32 zeros against their CRC-32C in RFC 3720, B.4.

@@ -106,14 +106,8 @@ impl Log {
             Some(path) if steps.start > 0 => Some(reopen(path).with_context(|| unwritable(path))?),
             path => path.map(create).transpose()?,
         };
-        let board = match &outputs.tensorboard {
-            Some(folder) => {
-                fs::create_dir_all(folder).with_context(|| unwritable(folder))?;
-                let name = format!("events.out.tfevents.{:.0}.stageline.{}", now(), std::process::id());
-                Some(TensorBoard::new(create(&folder.join(name))?, now())?)
-            }
-            None => None,
-        };
+        let in_folder = |folder: &PathBuf| TensorBoard::in_folder(folder, now()).with_context(|| unwritable(folder));
+        let board = outputs.tensorboard.as_ref().map(in_folder).transpose()?;
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::default());
         // A long log is read back from its file, unless the file is a pipe, or is standard output, which has other
