@@ -126,6 +126,12 @@ struct Predicted<'a> {
     /// Whether workers of the logged run shared a device, and this prediction is for another number of workers, so that
     /// it is unreliable.
     shared_device: bool,
+    /// Whether the devices of the logged run are not equally fast, and this prediction moves layers between them, so
+    /// that it is unreliable.
+    unequal_devices: bool,
+    /// Lines about such devices, for the text.
+    #[serde(skip)]
+    about_devices: String,
     /// Relative error of the simulated step time for the logged run's own plan: `|simulated / measured - 1|`. If the
     /// run has no network links, predictions are corrected for this error.
     own_step_error: f64,
@@ -152,6 +158,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     };
     not_too_large(schedule.stages_on(workers), micro_batches)?;
     let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut })?;
+    let about_devices = unequal_devices(&log, &prediction.cut);
     let predicted = Predicted {
         schedule: &name,
         stages: workers,
@@ -167,6 +174,8 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         layers: layers(&log, &prediction.cut),
         other_cores: log.other_cores(workers),
         shared_device: log.shares_another(workers),
+        unequal_devices: !about_devices.is_empty(),
+        about_devices,
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
@@ -200,9 +209,14 @@ fn text(predicted: &Predicted) -> String {
     // Unlike the throughput in a log, a predicted throughput does not count masked tokens.
     let trained = if *unit == Unit::Tokens { "trained " } else { "" };
     let cores = of_other_share(predicted.other_cores, predicted.shared_device, *stages);
+    let devices = match predicted.about_devices.as_str() {
+        "" => String::new(),
+        lines => format!("not comparable {lines}"),
+    };
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {cores}\
+         {devices}\
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
@@ -283,7 +297,7 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
 }
 
 /// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Prints a
-/// warning if the log only measures how long sending requests to remote devices took, not the devices' work.
+/// warning if the log only measures how long it took to give work to GPUs or other hosts, not the work itself.
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let mut log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
@@ -292,7 +306,8 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     names.chain([&mut log.run.schedule]).for_each(|name| *name = printable(name));
     if log.only_asks() {
         eprintln!(
-            "warning: {} has the times of sending requests to other hosts, not of their work; log a run with --synchronise-every 20",
+            "warning: {} has the times of giving work to the devices, not of the work: no step after the first two is synchronised; \
+             log a run of at least 21 steps with --synchronise-every 20",
             path.display()
         );
     }

@@ -344,6 +344,14 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     let synchronised = &mut log.steps[4];
     (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
     assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
+    // On GPUs, the other steps have the times of giving work to the devices only.
+    log.run.configuration.insert("device".to_owned(), "cuda:0,cuda:1".into());
+    assert!(!log.only_asks());
+    log.steps[4].synchronised = false;
+    assert!(log.only_asks());
+    log.run.configuration.insert("device".to_owned(), "cpu".into());
+    assert!(!log.only_asks());
+    log.steps[4].synchronised = true;
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
     log.run.unit = Unit::Samples;
     assert!(run_page(&log).contains("1 samples a second in the other steps"));
@@ -371,6 +379,32 @@ fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     for (other, tokens) in [(&small, 100.0), (&large, 0.0), (&large, f64::NAN)] {
         let error = small.with_size(other, tokens).unwrap_err();
         assert!(matches!(error, PredictError::Size { .. }), "{error}");
+    }
+}
+
+#[test]
+fn no_time_falls_beyond_the_sizes_of_the_two_runs() {
+    let measured = |forwards: [f64; 2], tokens: f64| {
+        let mut log = log(&forwards, 2, 4, 0.0);
+        log.run.tokens_per_micro_batch = tokens;
+        Measured::of(&log).unwrap()
+    };
+    // The second layer takes less time with the larger micro-batches, for example because of noise.
+    let (small, large) = (measured([1.0, 1.1], 100.0), measured([3.0, 1.0], 200.0));
+    let step = |one: &Measured, other: &Measured, tokens: f64| {
+        let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
+        one.with_size(other, tokens).unwrap().predict(&target).unwrap().step
+    };
+    // The flush takes half of the mean forward of the slower stage.
+    for (tokens, forwards) in [(100.0, 1.0 + 1.1), (150.0, 2.0 + 1.05), (200.0, 3.0 + 1.0), (400.0, 7.0 + 1.0)] {
+        for found in [step(&small, &large, tokens), step(&large, &small, tokens)] {
+            assert!((found - (3.0 * forwards + 0.5 * 2.0)).abs() < 1e-9, "{tokens}: {found}");
+        }
+    }
+    // Micro-batches of twice the size that take no longer say nothing about larger ones.
+    for faster in [1.0, 0.5] {
+        let error = small.with_size(&measured([faster, 1.1], 200.0), 400.0).unwrap_err();
+        assert!(matches!(error, PredictError::NotSlower { .. }), "{error}");
     }
 }
 

@@ -87,6 +87,7 @@ fn recommended_flags_can_be_copied() {
     let folder = tempfile::tempdir().unwrap();
     let flags = |log: &str| {
         let larger = log.replace(r#""tokens_per_micro_batch":10"#, r#""tokens_per_micro_batch":20"#);
+        let larger = larger.replace(r#""forward":1,"#, r#""forward":1.2,"#);
         let log = write(folder.path(), "run.jsonl", log);
         let other = write(folder.path(), "larger.jsonl", &larger);
         let advice = text(&format!("advise --from {log} --other-size {other} --schedule 1f1b --most-stages 2"));

@@ -111,11 +111,12 @@ impl RunLog {
         clock(self.synchronised())
     }
 
-    /// Whether the logged times only measure how long it takes to send requests to remote devices, and not the devices'
-    /// work. True if the run had stages on several hosts and no synchronised step, where workers wait for their devices
-    /// after every action.
+    /// Whether the logged times only measure how long it takes to give work to the devices, and not the work itself.
+    /// True if the run had stages on GPUs or on other hosts, and none of its [warm steps](Self::warm_steps) is
+    /// synchronised (workers wait for their devices after every action).
     pub fn only_asks(&self) -> bool {
-        self.run.links.iter().any(Option::is_some) && !self.synchronised()
+        let is_asynchronous = self.devices().iter().any(|device| *device != "cpu");
+        (is_asynchronous || self.run.links.iter().any(Option::is_some)) && !self.synchronised()
     }
 
     fn warm(&self) -> impl Iterator<Item = &Step> {

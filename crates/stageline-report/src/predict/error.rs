@@ -45,6 +45,19 @@ pub enum PredictError {
         /// The numbers of layers of the models of the two logged runs.
         layers: [usize; 2],
     },
+    /// The larger micro-batches of two runs took no longer than the smaller ones, so the times of other sizes cannot be
+    /// computed from these runs. Give two runs whose micro-batch sizes differ more.
+    #[error(
+        "micro-batches of {} {unit} took {:.3} ms, and those of {} {unit} {:.3} ms, so the times of other sizes cannot be predicted; \
+         give two runs whose micro-batch sizes differ more",
+        .of_runs[0].0, 1e3 * .of_runs[0].1, .of_runs[1].0, 1e3 * .of_runs[1].1
+    )]
+    NotSlower {
+        /// Unit in which the logs count the size of micro-batches: tokens or samples.
+        unit: Unit,
+        /// The micro-batch size of each run in `unit`, and the time in seconds of its forward and backward pass.
+        of_runs: [(f64, f64); 2],
+    },
     /// The run did not measure its memory, so a memory limit cannot be checked. Log a run that measures memory, or
     /// leave the limit out.
     #[error(

@@ -132,7 +132,11 @@ fn workers(plan: &Plan) -> Vec<usize> {
 /// Returns `figure(layer) / sum of figure over group`, a fraction from 0 to 1. `figure` is a measure of a layer, such
 /// as its number of parameters. `group` has the layers of one worker or stage, with `layer` among them. If the sum is
 /// 0, the fractions of all layers are equal.
-fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: impl Fn(&Layer) -> f64) -> f64 {
+pub(super) fn share<'a>(
+    layer: &Layer,
+    group: impl Iterator<Item = &'a Layer> + Clone,
+    figure: impl Fn(&Layer) -> f64,
+) -> f64 {
     let all: f64 = group.clone().map(&figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }
 }

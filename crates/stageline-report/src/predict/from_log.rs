@@ -8,7 +8,7 @@ use std::ops::Range;
 use stageline_schedule::{Activity, Compute, Instruction};
 
 use super::error::PredictError;
-use super::footprint::Footprint;
+use super::footprint::{Footprint, share};
 use super::measured::{LayerCost, Measured, actions_of_worker};
 use super::network::Network;
 use super::target::{Cut, Target};
@@ -37,7 +37,6 @@ impl Measured {
         let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs, &input_shares));
         let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
         above_zero([
-            // A layer with the weight 0 gets no part of its stage's time.
             ("the time of all layers", layers.iter().map(|layer| layer.forward + layer.backward).sum()),
             // Older logs of runs with split backward passes have no time here.
             ("backward", costs.iter().map(|cost| cost.backward).sum()),
@@ -172,17 +171,19 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 /// seconds, as shares of its stage's measured times.
 ///
 /// Each layer in the log has a weight, its relative cost of a forward and backward pass. The stage's forward and
-/// backward pass are divided among its layers in proportion to these weights. The stage's flush is divided in
-/// proportion to the numbers of trained parameters of its layers, or to the layers' weights if the stage trains none.
+/// backward pass are divided among its layers in proportion to these weights. If all of them are 0, because the layers
+/// report no FLOPs, the passes are divided in proportion to the numbers of parameters. The stage's flush is divided in
+/// proportion to the numbers of trained parameters of its layers, or as the passes if the stage trains none.
 ///
 /// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the fraction of the input
 /// gradient in each stage's backward pass. Returns `None` if `stages` lacks the stage of the layer.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shares: &[f64]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
-    let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
-    let trained: f64 = siblings().map(|sibling| sibling.trained() as f64).sum();
-    let trained = if trained > 0.0 { layer.trained() as f64 / trained } else { work };
+    let has_weights = siblings().any(|sibling| sibling.weight > 0.0);
+    let work = share(layer, siblings(), |of| if has_weights { of.weight } else { of.parameters as f64 });
+    let trains = siblings().any(|sibling| sibling.trained() > 0);
+    let trained = if trains { share(layer, siblings(), |of| of.trained() as f64) } else { work };
     let backward = work * stage.backward;
     Some(LayerCost {
         forward: work * stage.forward,

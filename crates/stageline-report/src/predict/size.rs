@@ -7,11 +7,13 @@ impl Measured {
     /// Computes the costs of micro-batches of another size from two runs of the same model: this run and `other`.
     /// `tokens` is the new size: the number of tokens in one micro-batch, summed over the data-parallel replicas
     /// (samples, if the data has no tokens). The two runs have different micro-batch sizes, and every time per
-    /// micro-batch is assumed to be a linear function of the size. Predictions from the result have no memory.
+    /// micro-batch is assumed to be a linear function of the size, which does not fall beyond the sizes of the runs.
+    /// Predictions from the result have no memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in
-    /// their number of layers, or if `tokens` is not above 0.
+    /// their number of layers, or if `tokens` is not above 0. Returns [`PredictError::NotSlower`] if the larger
+    /// micro-batches took no longer than the smaller ones.
     pub fn with_size(&self, other: &Self, tokens: f64) -> Result<Self, PredictError> {
         let distance = other.tokens - self.tokens;
         if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {
@@ -22,9 +24,18 @@ impl Measured {
                 layers: [self.layers.len(), other.layers.len()],
             });
         }
+        let [own, others] = [self, other].map(Self::passes);
+        if (others - own) * distance <= 0.0 {
+            let of_runs = [(self.tokens, own), (other.tokens, others)];
+            return Err(PredictError::NotSlower { unit: self.unit, of_runs });
+        }
         let share = (tokens - self.tokens) / distance;
-        // Outside the range of the two sizes, the linear function may fall below 0, but a time cannot.
-        let mix = |one: f64, other: f64| (one + share * (other - one)).max(0.0);
+        let mix = |one: f64, other: f64| match (other - one) * distance < 0.0 {
+            // Noise, or a cost that does not grow with the size: it stays as it is at the nearer size.
+            true => one + share.clamp(0.0, 1.0) * (other - one),
+            // Below the smaller size, the linear function may fall below 0, but a time cannot.
+            false => (one + share * (other - one)).max(0.0),
+        };
         let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
             forward: mix(one.forward, other.forward),
             backward: mix(one.backward, other.backward),
@@ -45,5 +56,9 @@ impl Measured {
                 .map(|(one, other)| one.iter().zip(other).map(|(one, other)| mix(*one, *other)).collect()),
             ..self.clone()
         })
+    }
+    /// Returns the time of a micro-batch's forward and backward pass through all layers, in seconds.
+    fn passes(&self) -> f64 {
+        self.layers.iter().map(|layer| layer.forward + layer.backward).sum()
     }
 }

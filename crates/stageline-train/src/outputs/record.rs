@@ -53,7 +53,8 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
 }
 
 /// Returns the log records of a model's layers: name, stage, relative cost and number of parameters. The cost is the
-/// measured time with `--cut measured`, and otherwise the FLOPs. `cut` is the partition of the layers into stages.
+/// measured time with `--cut measured`, and otherwise the FLOPs, or 0 if the blocks of the model report none. `cut` is
+/// the partition of the layers into stages.
 ///
 /// # Errors
 /// Returns [`CutError`] if the cut names a layer that the model does not have.
@@ -61,10 +62,12 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     let layers = costs.layers();
     let ranges = cut.ranges(layers.len())?.into_iter().enumerate();
     let are_timed = layers.iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero()));
+    let report_flops = costs.blocks_report_flops();
+    let flops = |cost: &LayerCost| if report_flops { cost.flops } else { 0.0 };
     let layer = |stage: usize, cost: &LayerCost| Layer {
         name: cost.name.clone(),
         stage,
-        weight: cost.time.filter(|_| are_timed).map_or(cost.flops, |time| time.as_secs_f64()),
+        weight: cost.time.filter(|_| are_timed).map_or(flops(cost), |time| time.as_secs_f64()),
         parameters: cost.parameters,
         trained: Some(cost.trained),
     };

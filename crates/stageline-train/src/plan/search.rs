@@ -19,7 +19,7 @@ use crate::settings::values::CutBy;
 /// # Errors
 /// Returns an error in these cases:
 ///
-/// - The model has fewer layers than workers, or none of its layers reports FLOPs.
+/// - The model has fewer layers than workers, or its blocks report no FLOPs and are not timed.
 /// - The stages of a `--cut` list cannot be divided evenly among the workers.
 /// - The search would take hours.
 /// - The search finds no valid plan.
@@ -58,17 +58,20 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
 /// - Each half of a split backward pass (input gradients, weight gradients): the time of the forward pass.
 ///
 /// # Errors
-/// Returns an error if the layers cannot be cut into these stages, or if no layer reports a time or FLOPs.
+/// Returns an error if the layers cannot be cut into these stages, or if its blocks have neither times nor FLOPs.
 fn stage_costs(running: &Running, costs: &Costs, placement: &Placement) -> Result<PlanCosts> {
     let (layers, speeds) = (costs.layers(), stage_speeds(running, placement)?);
     let cut = match &running.cut {
         CutBy::List(cut) => cut.clone(),
         CutBy::Counted | CutBy::Measured => costs.cut_for(&speeds)?,
     };
+    let are_timed = layers.iter().all(|layer| layer.time.is_some());
+    let reported = are_timed || costs.blocks_report_flops();
     let work = |layer: usize| layers[layer].time.map_or(layers[layer].flops, |time| time.as_secs_f64() / 3.0);
     let ranges = cut.ranges(layers.len())?.into_iter();
     let forwards: Vec<f64> = ranges.zip(&speeds).map(|(range, speed)| range.map(work).sum::<f64>() / speed).collect();
-    ensure!(forwards.iter().any(|forward| *forward > 0.0), "no layer of the model reports FLOPs; give --cut measured");
+    let all: f64 = forwards.iter().sum();
+    ensure!(reported && all > 0.0, "the blocks of the model report no FLOPs; give --cut measured");
     Ok(PlanCosts::by_stage(forwards.into_iter().map(|forward| StageCost::new(forward, forward, forward)).collect()))
 }
 
@@ -173,6 +176,16 @@ mod tests {
         }
         let error = found("--stages 2 --micro-batches 4 --cut 0,1,2", &costs).unwrap_err().to_string();
         assert!(error.contains("2 workers do not share its 3 stages evenly"), "{error}");
+    }
+
+    /// Tests a model of which only the head reports FLOPs, as with blocks of burn's own layers.
+    #[test]
+    fn flops_of_the_head_alone_are_not_costs() {
+        let costs = costs([0, 0, 0, 3]);
+        let error = found("--stages 2 --micro-batches 4", &costs).unwrap_err().to_string();
+        assert_eq!(error, "the blocks of the model report no FLOPs; give --cut measured");
+        let logged = crate::outputs::record::layers(&costs, &"0,2".parse().unwrap()).unwrap();
+        assert!(logged.iter().all(|layer| layer.weight == 0.0 && layer.parameters == 72), "{logged:?}");
     }
 
     #[test]
