@@ -45,6 +45,9 @@ mod forward;
 pub mod kernels;
 mod layers;
 pub mod params;
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod test_numbers;
 
 pub use autograd::recompute::{BlockOutOfRange, BlockSet, Recompute, block, feed_forward, selective, sequence};
 pub use autograd::sum::Sum;
@@ -72,10 +75,11 @@ mod tests {
     use burn::module::{Module, Param};
     use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
     use burn::optim::GradientsParams;
-    use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
+    use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 
     use super::*;
     use crate::autograd::weight_gradients::collect;
+    use crate::test_numbers::uniform;
 
     fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
@@ -119,11 +123,11 @@ mod tests {
             let theirs = LinearConfig::new(5, 3).with_bias(bias).init(&device.clone().autodiff());
             let ours = Linear::from(theirs.clone());
             let parameters = (&ours.weight, ours.bias.as_ref());
-            let rows = Tensor::<2>::random([7, 5], Distribution::Default, &device);
+            let rows = uniform([7, 5], 0.0..1.0, &device);
             let expected = linear(|input| theirs.forward(input), parameters, &rows, false);
             assert_eq!(linear(|input| ours.forward(input), parameters, &rows, false), expected);
             assert_eq!(linear(|input| ours.forward(input), parameters, &rows, true), expected);
-            let batch = Tensor::<3>::random([2, 7, 5], Distribution::Default, &device);
+            let batch = uniform([2, 7, 5], 0.0..1.0, &device);
             let by_rows = |input: Tensor<3>| theirs.forward::<2>(input.flatten(0, 1)).reshape([2, 7, 3]);
             let expected = linear(by_rows, parameters, &batch, false);
             assert_eq!(linear(|input| ours.forward(input), parameters, &batch, false), expected);
@@ -136,7 +140,7 @@ mod tests {
         let device = Device::flex();
         let norm = LayerNorm::init(&LayerNormConfig::new(7), &device.clone().autodiff());
         let (gamma, beta) = (norm.gamma.id, norm.beta.as_ref().unwrap().id);
-        let rows = Tensor::<3>::random([2, 70, 7], Distribution::Default, &device);
+        let rows = uniform([2, 70, 7], 0.0..1.0, &device);
         let root = || {
             let output = norm.forward(rows.clone().autodiff().require_grad());
             (output.clone() * output.clone() * output).sum()
@@ -165,8 +169,8 @@ mod tests {
         const OUTPUTS: usize = 19;
         let device = Device::flex();
         let layer = Linear::from(LinearConfig::new(INPUTS, OUTPUTS).init(&device.clone().autodiff()));
-        let input = Tensor::<2>::random([ROWS, INPUTS], Distribution::Uniform(-1.0, 1.0), &device);
-        let upstream = Tensor::<2>::random([ROWS, OUTPUTS], Distribution::Uniform(-1.0, 1.0), &device);
+        let input = uniform([ROWS, INPUTS], -1.0..1.0, &device);
+        let upstream = uniform([ROWS, OUTPUTS], -1.0..1.0, &device);
         let numbers = |tensor: Tensor<2>| tensor.into_data().iter::<f64>().collect::<Vec<_>>();
         let bias = layer.bias.as_ref().unwrap();
         let (x, w, g) = (numbers(input.clone()), numbers(layer.weight.val().inner()), numbers(upstream.clone()));

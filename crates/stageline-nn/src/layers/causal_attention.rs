@@ -179,7 +179,9 @@ pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
 #[cfg(feature = "flex")]
 mod tests {
     use super::*;
-    use burn::tensor::{Device, Distribution, FloatDType, TensorData};
+    use burn::tensor::{Device, FloatDType, TensorData};
+
+    use crate::test_numbers::uniform;
 
     const SIZE: usize = 5;
 
@@ -256,9 +258,7 @@ mod tests {
         let device = Device::flex();
         // The lengths are less than a block of queries, one block, and more than one block.
         for (heads, length) in cases(&[1, 37, 64, 131]) {
-            let random = |heads: usize, bound: f64| {
-                Tensor::<3>::random([2, length, heads * SIZE], Distribution::Uniform(-bound, bound), &device)
-            };
+            let random = |heads: usize, bound: f64| uniform([2, length, heads * SIZE], -bound..bound, &device);
             let (input, upstream) = (random(heads.columns(), 2.5), random(heads.query, 2.0));
             let [output, gradient] = both(|input| causal_attention(input, heads), &input, &upstream);
             assert_eq!(numbers(causal_attention(input.clone(), heads)), output, "a graph must not change the result");
@@ -281,7 +281,7 @@ mod tests {
     fn documents_of_a_sample_do_not_see_each_other() {
         let device = Device::flex();
         for (heads, length) in cases(&[3, 100]) {
-            let random = |columns| Tensor::<3>::random([2, length, columns * SIZE], Distribution::Default, &device);
+            let random = |columns| uniform([2, length, columns * SIZE], 0.0..1.0, &device);
             let (input, upstream) = (random(heads.columns()), random(heads.query));
             let alone = both(|input| causal_attention(input, heads), &input, &upstream);
             let packed = |samples: &Tensor<3>| {

@@ -101,14 +101,16 @@ mod one {
 mod tests {
     use super::*;
     use crate::kernels::masked_targets::MASKED;
-    use burn::tensor::{Device, Distribution, IntDType, TensorData};
+    use burn::tensor::{Device, IntDType, TensorData};
+
+    use crate::test_numbers::uniform;
 
     #[test]
     fn loss_and_gradient_match_those_in_f64() {
         const ROWS: usize = 150;
         const CLASSES: usize = 37;
         let device = Device::flex();
-        let logits = Tensor::<2>::random([ROWS, CLASSES], Distribution::Uniform(-9.0, 11.0), &device);
+        let logits = uniform([ROWS, CLASSES], -9.0..11.0, &device);
         let targets: Vec<_> = (0..ROWS).map(|row| (row * 7 % CLASSES) as i64).collect();
         let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [ROWS]), &device);
         let both = |logits: Tensor<2>| {

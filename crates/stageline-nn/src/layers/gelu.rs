@@ -82,14 +82,16 @@ mod one {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use burn::tensor::{Device, Distribution, FloatDType, Tensor, activation};
+    use burn::tensor::{Device, FloatDType, Tensor, activation};
+
+    use crate::test_numbers::uniform;
 
     type Function = fn(Tensor<2>) -> Tensor<2>;
 
     #[test]
     fn gelu_matches_burns_up_to_the_last_bits() {
         let device = Device::flex();
-        let input = Tensor::<2>::random([70, 300], Distribution::Uniform(-6.0, 6.0), &device);
+        let input = uniform([70, 300], -6.0..6.0, &device);
         let both = |gelu: fn(Tensor<2>) -> Tensor<2>, transposed: bool| {
             let leaf = input.clone().autodiff().require_grad();
             let output = gelu(if transposed { leaf.clone().transpose() } else { leaf.clone() });

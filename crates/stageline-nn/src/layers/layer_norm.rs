@@ -77,9 +77,9 @@ impl LayerNorm {
 #[cfg(feature = "flex")]
 mod tests {
     use super::*;
-    use burn::tensor::Distribution;
 
     use crate::layers::close_to_f64::{apart, numbers};
+    use crate::test_numbers::uniform;
 
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
@@ -89,9 +89,7 @@ mod tests {
         let device = Device::flex();
         for bias in [false, true] {
             let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH).with_bias(bias), &device.clone().autodiff());
-            let random = |shape: [usize; 2], mean: f64| {
-                Tensor::<2>::random(shape, Distribution::Uniform(mean - 3.0, mean + 3.0), &device)
-            };
+            let random = |shape: [usize; 2], mean: f64| uniform(shape, mean - 3.0..mean + 3.0, &device);
             let gamma = random([1, WIDTH], 1.0).flatten::<1>(0, 1);
             norm.gamma = Param::from_tensor(gamma.clone().autodiff().require_grad());
             let (input, upstream) = (random([ROWS, WIDTH], 0.7), random([ROWS, WIDTH], 0.0));
@@ -129,7 +127,7 @@ mod tests {
     #[test]
     fn inputs_and_parameters_may_have_other_types() {
         let device = Device::flex();
-        let random = || Tensor::<2>::random([3, WIDTH], Distribution::Uniform(-1.0, 1.0), &device);
+        let random = || uniform([3, WIDTH], -1.0..1.0, &device);
         let norm = |dtype: FloatDType| {
             let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH), &device);
             norm.gamma = Param::from_tensor(norm.gamma.val().cast(dtype));

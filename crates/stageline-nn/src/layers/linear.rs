@@ -225,9 +225,11 @@ mod tests {
     use burn::module::{LoraAdapter, Quantizer, Reparameterizer};
     use burn::nn::LinearConfig;
     use burn::tensor::quantization::{Calibration, QuantValue};
-    use burn::tensor::{Device, Distribution, FloatDType, Tolerance};
+    use burn::tensor::{Device, FloatDType, Tolerance};
 
     use super::*;
+    use crate::params::seed::seeded;
+    use crate::test_numbers::uniform;
 
     /// Asserts that a layer with an adapter has the output and the gradients of burn's layer, which merges the adapter
     /// with the weight.
@@ -235,7 +237,7 @@ mod tests {
         let device = Device::flex().autodiff();
         layer.weight = layer.weight.apply_reparameterization(Drawn);
         let merged = burn::nn::Linear { weight: layer.weight.clone(), bias: layer.bias.clone() };
-        let input = Tensor::<3>::random([4, 5, 6], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+        let input = uniform([4, 5, 6], -1.0..1.0, &device).require_grad();
         let [one, other] = [layer.forward(input.clone()), merged.forward(input.clone())];
         let near = |one: Tensor<2>, other: Tensor<2>| {
             one.into_data().assert_approx_eq::<f32>(&other.into_data(), Tolerance::absolute(tolerance));
@@ -266,9 +268,7 @@ mod tests {
         ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
             let device = param.lazy_device();
             let [inputs, outputs] = param.lazy_shape().dims();
-            let drawn = |shape: [usize; 2]| {
-                Param::from_tensor(Tensor::random(shape, Distribution::Uniform(-0.5, 0.5), &device))
-            };
+            let drawn = |shape: [usize; 2]| Param::from_tensor(uniform(shape, -0.5..0.5, &device));
             (param, Some(LoraAdapter { a: drawn([inputs, 3]), b: drawn([3, outputs]), scale: 1.5 }))
         }
     }
@@ -276,8 +276,10 @@ mod tests {
     #[test]
     fn a_layer_with_an_adapter_is_the_layer_with_the_merged_weight() {
         let device = Device::flex().autodiff();
-        device.seed(3);
-        let frozen = |bias| Linear::from(LinearConfig::new(6, 7).with_bias(bias).init(&device)).no_grad();
+        let frozen = |bias| {
+            let linear = || Linear::from(LinearConfig::new(6, 7).with_bias(bias).init(&device));
+            seeded(&device, 3, linear).no_grad()
+        };
         assert_is_merged_layer(frozen(true), 1e-5);
         let mut rounded = frozen(true);
         let value = rounded.weight.val().inner().cast(FloatDType::BF16).autodiff();

@@ -70,11 +70,11 @@ impl RmsNorm {
 mod tests {
     use super::*;
     use burn::optim::GradientsParams;
-    use burn::tensor::Distribution;
 
     use crate::autograd::sum::Sum;
     use crate::autograd::weight_gradients::collect;
     use crate::layers::close_to_f64::{apart, numbers};
+    use crate::test_numbers::uniform;
 
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
@@ -85,7 +85,7 @@ mod tests {
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();
         let mut norm = RmsNorm::init(&RmsNormConfig::new(WIDTH).with_epsilon(1e-5), &device.clone().autodiff());
-        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Uniform(-2.0, 4.0), &device);
+        let random = |shape: [usize; 2]| uniform(shape, -2.0..4.0, &device);
         let gamma = random([1, WIDTH]).flatten::<1>(0, 1);
         norm.gamma = Param::from_tensor(gamma.clone().autodiff().require_grad());
         let (input, upstream) = (random([ROWS, WIDTH]), random([ROWS, WIDTH]));

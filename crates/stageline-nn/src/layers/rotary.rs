@@ -204,9 +204,10 @@ mod one {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use burn::tensor::{Distribution, FloatDType};
+    use burn::tensor::FloatDType;
 
     use super::*;
+    use crate::test_numbers::uniform;
 
     const SIZE: usize = 6;
     /// The numbers of heads of the queries, the keys and the values.
@@ -256,9 +257,7 @@ mod tests {
     fn a_rotation_is_a_complex_product() {
         let (device, angles) = (Device::flex(), RotaryAngles::with_base(100.0, SIZE));
         for (length, first) in [(1, 0), (70, 0), (5, 65)] {
-            let random = |heads: usize| {
-                Tensor::<3>::random([2, length, heads * SIZE], Distribution::Uniform(-1.0, 1.0), &device)
-            };
+            let random = |heads: usize| uniform([2, length, heads * SIZE], -1.0..1.0, &device);
             let (inputs, upstream) = (HEADS.map(random), random(HEADS.iter().sum()));
             let leaves = inputs.clone().map(|part| part.autodiff().require_grad());
             let [query, key, value] = leaves.clone();

@@ -68,12 +68,14 @@ mod one {
 #[cfg(feature = "flex")]
 mod tests {
     use burn::tensor::activation::silu;
-    use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+    use burn::tensor::{Device, FloatDType, Tensor};
+
+    use crate::test_numbers::uniform;
 
     #[test]
     fn values_and_gradients_match_burns_in_f64() {
         let device = Device::flex();
-        let random = |bound: f64| Tensor::<2>::random([130, 301], Distribution::Uniform(-bound, bound), &device);
+        let random = |bound: f64| uniform([130, 301], -bound..bound, &device);
         let (gate, up, upstream) = (random(30.0), random(3.0), random(2.0));
         let both = |function: fn(Tensor<2>, Tensor<2>) -> Tensor<2>, dtype: FloatDType| {
             let [gate, up] = [&gate, &up].map(|input| input.clone().cast(dtype).autodiff().require_grad());

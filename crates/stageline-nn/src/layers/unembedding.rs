@@ -105,16 +105,17 @@ fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor
 mod tests {
     use burn::nn::EmbeddingConfig;
     use burn::optim::GradientsParams;
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::Device;
 
     use super::*;
     use crate::autograd::weight_gradients::collect;
+    use crate::test_numbers::uniform;
 
     #[test]
     fn a_projection_matches_burns_product_with_whole_and_split_backward() {
         let device = Device::flex();
         let layer = Embedding::from(EmbeddingConfig::new(19, 7).init(&device.clone().autodiff()));
-        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let random = |shape: [usize; 2]| uniform(shape, 0.0..1.0, &device);
         let (rows, upstream) = (random([11, 7]), random([11, 19]));
         let run = |forward: &dyn Fn(Tensor<2>) -> Tensor<2>, splits: bool| {
             let leaf = rows.clone().autodiff().require_grad();

@@ -138,16 +138,17 @@ wide! {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Distribution, Int, Tensor};
+    use burn::tensor::{Device, Int, Tensor};
 
     use super::*;
+    use crate::test_numbers::uniform;
 
     /// Tests the gradient of an embedding's table, for indices that occur several times and rows that no index names,
     /// against burn's.
     #[test]
     fn the_gradient_of_a_table_has_the_bits_of_burn() {
         let device = Device::flex();
-        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let random = |shape: [usize; 2]| uniform(shape, 0.0..1.0, &device);
         let float = |tensor: Tensor<2>| tensor.try_into_primitive::<Flex>().unwrap();
         let indices = Tensor::<2, Int>::from_data([[4, 0, 4, 2], [4, 2, 4, 4]], &device);
         let [table, gradient] = [random([6, 19]), random([8, 19])];

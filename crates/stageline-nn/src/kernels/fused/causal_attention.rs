@@ -222,10 +222,11 @@ pub(crate) fn to_input(
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use burn::tensor::{Distribution, FloatDType};
+    use burn::tensor::FloatDType;
 
     use super::super::checks::{derived, exactly, in_all, near, random};
     use super::*;
+    use crate::test_numbers::uniform;
 
     /// Tests attention over long sequences in f16 against attention in f64. The inputs strain the range of f16: large
     /// sums of values, small gradients, and scores that are equal or far apart.
@@ -233,9 +234,7 @@ mod tests {
     fn long_sequences_stay_in_the_range_of_f16() {
         const SIZE: usize = 8;
         let device = Device::flex();
-        let uniform = |length: usize, bound: f64| {
-            Tensor::<3>::random([1, length, SIZE], Distribution::Uniform(-1.0, 1.0), &device) * bound
-        };
+        let within = |length: usize, bound: f64| uniform([1, length, SIZE], -1.0..1.0, &device) * bound;
         let worst = |found: Tensor<3>, exact: &Tensor<3>| {
             let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();
             off / exact.clone().abs().max().into_scalar::<f64>()
@@ -250,11 +249,9 @@ mod tests {
             (300, 0.0, 8.0, 200.0, 1.0),
             (300, 100.0, 0.0, 1.0, 1.0),
         ] {
-            let (input, upstream) = crate::params::seed::seeded(&device, 3, || {
-                let [queries, keys] = [0, 1].map(|_| uniform(length, scores) + around);
-                let values = uniform(length, 0.1 * value) + value;
-                (Tensor::cat(vec![queries, keys, values], 2), uniform(length, 1.0) * gradient)
-            });
+            let [queries, keys] = [0, 1].map(|_| within(length, scores) + around);
+            let values = within(length, 0.1 * value) + value;
+            let (input, upstream) = (Tensor::cat(vec![queries, keys, values], 2), within(length, 1.0) * gradient);
             let (input, upstream) = (input.cast(FloatDType::F16), upstream.cast(FloatDType::F16));
             let (output, to_input_exact) =
                 derived(|input| crate::layers::causal_attention(input, 1), &input, &upstream);

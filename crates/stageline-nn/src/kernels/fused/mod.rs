@@ -33,12 +33,13 @@ fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod checks {
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::Device;
 
     use super::*;
+    use crate::test_numbers::uniform;
 
     pub fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-        Tensor::random(shape, Distribution::Uniform(-2.0, 2.0), &Device::flex())
+        uniform(shape, -2.0..2.0, &Device::flex())
     }
 
     pub fn exactly<const D: usize>(tensor: &Tensor<D>) -> Tensor<D> {
