@@ -10,18 +10,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::module::Module;
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use clap::Parser;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use stageline::nn::cross_entropy;
 use stageline::{CountingAllocator, LossStage, Row, SharedInput, Stage, Weight};
 use stageline_data::{Bytes, Encode, Tokenizer};
-use stageline_hub::write_config;
+use stageline_hub::{ModelFolder, write_config};
 use stageline_models::{TorchFormat, TorchWeights};
 use stageline_train::{LabelledTexts, PaddedTokens, Program, Run, say};
 
@@ -61,7 +61,31 @@ struct Config {
     type_vocab_size: usize,
     layer_norm_eps: f64,
     hidden_act: String,
+    #[serde(default)]
+    is_decoder: bool,
+    /// `single_label_classification`, which this example trains; it is also the default
+    problem_type: Option<String>,
 }
+
+impl Config {
+    /// Checks that this example's layers compute what transformers computes with this config.json.
+    fn check(&self, new_head: bool) -> Result<()> {
+        let Self { hidden_size, num_attention_heads: heads, hidden_act, .. } = self;
+        ensure!(hidden_act == "gelu", "hidden_act {hidden_act}: this BERT has gelu");
+        ensure!(!self.is_decoder, "is_decoder: this BERT is an encoder; its attention has no causal mask");
+        ensure!(
+            *heads > 0 && hidden_size.is_multiple_of(*heads),
+            "num_attention_heads {heads} does not divide hidden_size {hidden_size}"
+        );
+        let problem = self.problem_type.as_deref().filter(|problem| !new_head && *problem != SINGLE_LABEL);
+        problem.map_or(Ok(()), |problem| {
+            bail!("problem_type {problem}: this example trains one class for each text; give --new-head")
+        })
+    }
+}
+
+/// The name in config.json of the task that this example trains: one class for each text.
+const SINGLE_LABEL: &str = "single_label_classification";
 
 /// The padding mask, `[samples, length]`, which is true for padding. All stages read it from the batch.
 type Padding = SharedInput<Tensor<2, Bool>>;
@@ -192,8 +216,10 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let Flags { model, data, new_head, context, export } = run.flags.clone();
     let encoding: Box<dyn Encode> = Tokenizer::in_folder(&model)?.map_or(Box::new(Bytes), |found| Box::new(found));
     let texts = LabelledTexts::read(&data, &*encoding, context, run.seed()).context("--data")?;
-    let mut description: Value = serde_json::from_slice(&std::fs::read(model.join("config.json"))?)?;
-    let of_folder = description["id2label"].as_object().map_or(2, |labels| labels.len()); // 2 as in transformers
+    let folder = ModelFolder::open(&model).context("--model")?;
+    let mut description = folder.config()?.clone();
+    let labels = description["id2label"].as_object().map(|labels| labels.len() as u64);
+    let of_folder = labels.or(description["num_labels"].as_u64()).unwrap_or(2) as usize; // 2 as in transformers
     let classes = if new_head { texts.classes() } else { of_folder };
     ensure!(
         texts.classes() <= classes,
@@ -201,12 +227,15 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         texts.classes()
     );
     let config = Config::deserialize(&description).context("config.json")?;
+    config.check(new_head).context("config.json")?;
     texts.check(config.vocab_size).context("--data")?;
     let positions = config.max_position_embeddings;
-    ensure!(config.hidden_act == "gelu", "hidden_act {}: this BERT has gelu", config.hidden_act);
     ensure!(context <= positions, "--context {context}: the model has {positions} positions");
+    ensure!(new_head || folder.has("classifier.weight"), "the folder has no classifier; give --new-head");
+    let has_pooler = folder.has("bert.pooler.dense.weight"); // a folder of BertForMaskedLM has none
+    let is_new = move |name: &str| name.starts_with("classifier.") || (!has_pooler && name.starts_with("bert.pooler."));
     let weights = TorchWeights::open(&model, names())?
-        .draw(move |name| new_head && name.starts_with("classifier."))
+        .draw(move |name| new_head && is_new(name))
         .leave_out(|name| name.starts_with("cls."))
         .keep(|name| name.ends_with("position_ids"));
     let row = weights.load(bert(config, classes, run.seed()))?;
@@ -216,6 +245,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     if new_head {
         // from_pretrained needs the number of classes.
         description["architectures"] = json!(["BertForSequenceClassification"]);
+        description["problem_type"] = json!(SINGLE_LABEL);
         let label = |class| format!("LABEL_{class}");
         description["id2label"] = (0..classes).map(|class| (class.to_string(), json!(label(class)))).collect();
         description["label2id"] = (0..classes).map(|class| (label(class), json!(class))).collect();

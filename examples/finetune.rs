@@ -50,7 +50,7 @@ struct Flags {
     /// Formats --prompt as a user message with the model's chat template, and generates the answer
     #[arg(help_heading = "Outputs", long)]
     chat: bool,
-    /// Number of tokens to generate after --prompt [default: 100]
+    /// Number of tokens to generate after --prompt [default: max_new_tokens of the folder, or 100]
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
     new_tokens: Option<usize>,
     #[command(flatten)]
@@ -104,8 +104,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
             None => {
                 let given = [flags.export.is_some(), flags.export_adapter.is_some(), rows.is_some(), prompt.is_some()];
                 let names = ["--export", "--export-adapter", "--logits", "--prompt"].into_iter().zip(given);
-                let line =
-                    |name| say(format_args!("{name} has no effect, because this run has not ended the training"));
+                let line = |name| say(format_args!("{name} has no effect: this run has not ended the training"));
                 return names.filter(|(_, is_given)| *is_given).try_for_each(|(name, _)| line(name));
             }
         },
@@ -124,7 +123,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     rows.iter().zip(&flags.out).try_for_each(|(rows, out)| model.write_logits(&mut pipeline, rows.input(), out))?;
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         write!(stdout(), "{}", if flags.chat { "" } else { text })?; // of a conversation only the answer is shown
-        continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens.unwrap_or(100), sampling)?;
+        let most = flags.new_tokens.or(model.max_new_tokens()).unwrap_or(100);
+        continue_text(&model, &mut pipeline, &*encoding, prompt, most, sampling)?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     // Each block has (96 + 288) + (96 + 96) + 2 (96 + 384) inputs and outputs of linear layers, each twice.
     assert!(whole.contains("\n9216 of 372576 parameters are trained\n"), "{whole}");
     let stopped = said(folder, &format!("{training} --checkpoint kept --stop-after 6 --export merged-early"));
-    assert!(stopped.contains("--export has no effect, because this run has not ended the training\n"), "{stopped}");
+    assert!(stopped.contains("--export has no effect: this run has not ended the training\n"), "{stopped}");
     assert!(stopped.starts_with("gpt2: 3 blocks of width 96, 2 heads, a vocabulary of 256 tokens, 32 positions, "));
     // A checkpoint holds the adapters, norms, biases and positions, and the resumed run reads the weights again.
     let checkpoint = fs::read_dir(folder.join("kept")).unwrap().map(|entry| entry.unwrap().path());
@@ -122,9 +122,17 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     assert!(!folder.join("merged-early").exists() && alone.contains("the model is not trained\n"));
     let [later, merged, base] = ["merged-later", "merged", "model"].map(|name| contents(&folder.join(name)));
     assert!(later == merged && merged != base);
-    let error = command(folder, "--model model --adapter whole --lora 2 --steps 0").output().unwrap().stderr;
-    let error = String::from_utf8(error).unwrap();
-    assert!(error.contains("--lora and --adapter exclude each other: give one of them"), "{error}");
+    for (flags, expected) in [
+        ("--lora 2", "--lora and --adapter exclude each other: give one of them"),
+        (
+            "--rslora",
+            "--rslora is for new adapters, and the folder of --adapter decides what its adapters are: leave --rslora out",
+        ),
+    ] {
+        let flags = format!("--model model --adapter whole --steps 0 {flags}");
+        let error = String::from_utf8(command(folder, &flags).output().unwrap().stderr).unwrap();
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 /// Tests an evaluation on a text of its own, which may be another one when the training resumes.

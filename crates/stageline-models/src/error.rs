@@ -196,8 +196,8 @@ pub enum ModelError {
     /// The folder of LoRA adapters contains a tensor that does not belong to any linear layer of the model. The
     /// adapters may be those of another model.
     #[error(
-        "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; are the adapters those of \
-         another model?",
+        "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; give adapters of this model, and \
+         merge those of the head and of embeddings with PEFT (`merge_and_unload`)",
         shown(path),
         Printable::new(name)
     )]

@@ -86,6 +86,10 @@ pub enum ModelFlagError {
     /// is the flag's name.
     #[error("{0} is for new adapters: give --lora RANK, too")]
     WithoutLora(&'static str),
+    /// A flag for new LoRA adapters, such as `--lora-alpha`, was given together with `--adapter`, whose folder decides
+    /// rank, alpha and layers of its adapters. The value is the flag's name; remove the flag.
+    #[error("{0} is for new adapters, and the folder of --adapter decides what its adapters are: leave {0} out")]
+    WithAdapter(&'static str),
     /// A flag's value is not a valid regular expression.
     #[error("{flag}")]
     Regex {
@@ -177,6 +181,7 @@ impl ModelFlags {
             ("--lora-targets", self.lora_targets.is_some()),
         ];
         match of_new.into_iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) if self.adapter.is_some() => Err(ModelFlagError::WithAdapter(flag)),
             Some((flag, _)) if self.lora.is_none() => Err(ModelFlagError::WithoutLora(flag)),
             _ => Ok(()),
         }

@@ -10,7 +10,7 @@ use stageline_hub::{
 };
 
 use crate::error::ModelError;
-use crate::families::{Samples, architecture};
+use crate::families::{Family, Samples, architecture};
 use crate::lora::Adapters;
 use crate::model::{LanguageModel, Logits, Tokens};
 use crate::parameters::{StoredValue, StoredValues, UNTIED, values_of};
@@ -125,7 +125,9 @@ impl LanguageModel {
 /// - `dtype` and `torch_dtype`, if present, are f32; if both are missing, `torch_dtype` is added.
 /// - `architectures`, if missing, is added with the model's class.
 /// - `transformers_weights` is removed, because the weights file has the usual name.
+/// - Fields that this crate reads and the Transformers library refuses are changed ([`complete`]).
 fn of_export(mut config: Value) -> Value {
+    complete(&mut config);
     if let Some(fields) = config.as_object_mut() {
         fields.remove("transformers_weights");
     }
@@ -141,6 +143,37 @@ fn of_export(mut config: Value) -> Value {
         config["architectures"] = vec![class].into();
     }
     config
+}
+
+/// Changes the fields of a new model's configuration that this crate reads and the Transformers library refuses. The new
+/// values are those with which the model was created:
+///
+/// - A `null` in place of a number or a boolean is removed, or replaced by the number.
+/// - An integer in place of a float becomes a float.
+/// - `layer_types` of a Llama is removed, because its attention ignores the field.
+fn complete(config: &mut Value) {
+    const BOOLEANS: [&str; 4] = ["tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"];
+    const FLOATS: [&str; 3] = ["rms_norm_eps", "initializer_range", "layer_norm_epsilon"];
+    let kind = config["model_type"].as_str().unwrap_or_default().to_owned();
+    let family = Family::read(&kind, config).and_then(Result::ok);
+    let Some(fields) = config.as_object_mut() else { return };
+    let has_default = |name: &str| name == "max_window_layers" || BOOLEANS.contains(&name);
+    fields.retain(|name, value| !(value.is_null() && has_default(name)));
+    for value in fields.iter_mut().filter(|(name, _)| FLOATS.contains(&name.as_str())).map(|(_, value)| value) {
+        value.as_f64().into_iter().for_each(|number| *value = number.into());
+    }
+    let Some(Family::Llama(model)) = family else { return };
+    if kind == "llama" {
+        fields.remove("layer_types");
+        return;
+    }
+    // The Transformers library reads a Mistral with `layer_types` as a Ministral, which needs the size of a head.
+    let is_ministral = kind == "mistral" && fields.get("layer_types").is_some_and(Value::is_array);
+    for (name, number) in [("head_dim", model.head_size), ("num_key_value_heads", model.key_value_heads)] {
+        if fields.get(name).map_or(is_ministral, Value::is_null) {
+            fields.insert(name.to_owned(), number.into());
+        }
+    }
 }
 
 /// Writes parameters to `folder` as one file in f32, `model.safetensors`. Creates the folder if necessary, and replaces
@@ -202,6 +235,45 @@ mod tests {
             ),
         ] {
             assert_eq!(of_export(config), expected);
+        }
+    }
+
+    /// Tests fields that transformers 5 refuses in a `config.json`.
+    #[test]
+    fn fields_that_transformers_refuses_are_completed() {
+        let sizes = json!({"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2});
+        let with = |fields: &[&Value]| {
+            let all = fields.iter().flat_map(|fields| fields.as_object().unwrap().clone());
+            Value::Object(all.collect())
+        };
+        let added = json!({"torch_dtype": "float32", "architectures": ["Own"]});
+        let nulls = json!({"tie_word_embeddings": null, "attention_bias": null, "mlp_bias": null});
+        let windows = json!({"use_sliding_window": null, "max_window_layers": null});
+        let types = json!({"layer_types": ["sliding_attention", "full_attention"]});
+        for (kind, given, expected) in [
+            ("llama", with(&[&nulls, &types, &json!({"head_dim": null})]), json!({"head_dim": null})),
+            ("qwen2", with(&[&nulls, &windows, &json!({"head_dim": null})]), json!({"head_dim": 6})),
+            (
+                "qwen3",
+                json!({"head_dim": null, "num_key_value_heads": 2}),
+                json!({"head_dim": 6, "num_key_value_heads": 2}),
+            ),
+            ("mistral", json!({"num_key_value_heads": null}), json!({"num_key_value_heads": 4})),
+            (
+                "mistral",
+                with(&[&types, &json!({"num_key_value_heads": 2})]),
+                with(&[&types, &json!({"head_dim": 6, "num_key_value_heads": 2})]),
+            ),
+            (
+                "llama",
+                json!({"rms_norm_eps": 1, "initializer_range": 1}),
+                json!({"rms_norm_eps": 1.0, "initializer_range": 1.0}),
+            ),
+            ("gpt2", json!({"tie_word_embeddings": null, "layer_norm_epsilon": 1}), json!({"layer_norm_epsilon": 1.0})),
+        ] {
+            let model = with(&[&sizes, &json!({"model_type": kind})]);
+            let found = of_export(with(&[&model, &given, &json!({"architectures": ["Own"]})]));
+            assert_eq!(found, with(&[&model, &expected, &added]), "{kind}: {given}");
         }
     }
 }

@@ -65,6 +65,12 @@ impl LanguageModel {
         }
     }
 
+    /// Returns the number of new tokens that the model folder's generation settings ask for (`max_new_tokens`); `None` if
+    /// they do not say it.
+    pub fn max_new_tokens(&self) -> Option<usize> {
+        self.generation_settings()["max_new_tokens"].as_u64().and_then(|tokens| usize::try_from(tokens).ok())
+    }
+
     /// Returns the names of the model folder's generation settings that this crate ignores although they change the
     /// Transformers library's text, so that a caller can warn of them. They are fields of `generation_config.json` or,
     /// without this file, of `config.json`.

@@ -135,8 +135,10 @@ fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
         std::fs::write(place.join("generation_config.json"), fields.to_string()).unwrap();
         assert_eq!(settings(&LanguageModel::open(&place).unwrap()), expected, "{fields}");
     }
-    std::fs::write(place.join("generation_config.json"), r#"{"num_beams": 2}"#).unwrap();
-    assert_eq!(LanguageModel::open(&place).unwrap().ignored_in_generation(), ["num_beams"]);
+    assert_eq!(LanguageModel::open(&place).unwrap().max_new_tokens(), None);
+    std::fs::write(place.join("generation_config.json"), r#"{"num_beams": 2, "max_new_tokens": 5}"#).unwrap();
+    let model = LanguageModel::open(&place).unwrap();
+    assert_eq!((model.ignored_in_generation(), model.max_new_tokens()), (vec!["num_beams".to_owned()], Some(5)));
 }
 
 #[test]

@@ -170,7 +170,8 @@ fn folders_of_adapters_that_do_not_fit_are_refused_with_the_file_and_the_reason(
         tensors.push(TensorLayout { name, dtype: Dtype::F32, shape: vec![2, 24] });
     });
     let expected = "adapter_model.safetensors: the tensor `base_model.model.lm_head.lora_A.weight` (and 0 more) adapts no \
-                    linear layer of the model's blocks; are the adapters those of another model?";
+                    linear layer of the model's blocks; give adapters of this model, and merge those of the head and of \
+                    embeddings with PEFT (`merge_and_unload`)";
     assert_eq!(more, expected);
     let folder = tempfile::tempdir().unwrap();
     let missing = Lora::open(folder.path()).err().unwrap().to_string();
