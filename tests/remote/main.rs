@@ -214,7 +214,7 @@ fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
 
 /// Tests that a training's log (its JSON-lines file) has the speed of each network link. By default, steps 0 and 20 are
 /// synchronised: workers wait for their device after every action. Without synchronised steps, measured times are only
-/// those of sending requests to hosts, and `stageline predict` warns of that.
+/// those of giving work to the devices, and `stageline predict` warns of that.
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
@@ -235,7 +235,7 @@ fn the_log_has_link_speeds_and_the_clock_of_each_step() {
         let predicted = program("stageline").args(["predict", "--from"]).arg(place.path("log")).output().unwrap();
         let said = String::from_utf8_lossy(&predicted.stderr);
         assert!(predicted.status.success(), "{said}");
-        assert_eq!(said.contains("has the times of sending requests to other hosts"), expected.is_empty(), "{said}");
+        assert_eq!(said.contains("has the times of giving work to the devices"), expected.is_empty(), "{said}");
         fs::remove_file(place.path("log")).unwrap();
     }
 }
