@@ -2,6 +2,8 @@
 
 mod synthetic;
 
+use std::time::{Duration, Instant};
+
 use stageline_report::record::Line;
 use stageline_report::{LogError, Measured, PredictError, RunLog};
 
@@ -36,4 +38,16 @@ fn a_last_line_that_is_cut_within_a_character_is_skipped() {
     // Lines may end as on Windows.
     let windows = String::from_utf8(whole).unwrap().replace('\n', "\r\n") + "\r\n";
     assert_eq!(RunLog::read(windows.as_bytes()).unwrap(), log);
+}
+
+/// Tests that the time to read a log grows with the number of its lines, not with its square. With the square, this log
+/// would take minutes.
+#[test]
+fn a_log_with_many_validations_is_read_fast() {
+    let log = log(&[1.0; 2], 2, 2, 0.0);
+    let validation = |after: usize| format!("{{\"after_steps\":{after},\"validation_loss\":1.0}}\n");
+    let text = text(&log.run, log.steps) + &(5..300_000).map(validation).collect::<String>();
+    let start = Instant::now();
+    assert_eq!(RunLog::read(text.as_bytes()).unwrap().validations.len(), 299_995);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }

@@ -3,7 +3,9 @@
 mod events;
 mod synthetic;
 
-use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise};
+use std::collections::BTreeMap;
+
+use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise, Validation};
 use stageline_report::{RunLog, run_page};
 
 use events::event;
@@ -165,6 +167,20 @@ fn the_update_of_a_layer_is_shown_beside_its_gradient() {
         step.health.iter_mut().for_each(|health| health.gradient_norm = f64::NAN);
     }
     assert!(chart(&run_page(&log), "Update and gradient of each layer").is_none());
+}
+
+/// Tests the charts of a run with many validations, which draw at most 2,000 of them, as they do of steps.
+#[test]
+fn charts_draw_some_of_many_validations() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    let metrics = BTreeMap::from([("accuracy".to_owned(), 0.5)]);
+    let validation = |after_steps| Validation { after_steps, validation_loss: 1.0, metrics: metrics.clone() };
+    log.validations = (1..=4_001).map(validation).collect();
+    let page = run_page(&log);
+    for title in ["Loss", "accuracy"] {
+        // Every third of the validations is drawn.
+        assert_eq!(heights(chart(&page, title).unwrap(), 1.0).last().unwrap().len(), 1_334, "{title}");
+    }
 }
 
 #[test]

@@ -41,6 +41,26 @@ fn costs_and_medians_are_those_of_the_last_plan() {
     assert_eq!(Measured::of(&short).unwrap(), Measured::of(&after).unwrap());
 }
 
+/// Tests that the validations of a resumed run replace those that the log has from the resumed step on.
+#[test]
+fn validations_are_those_of_the_last_start() {
+    let validation =
+        |after_steps: usize, loss: f64| format!("{{\"after_steps\":{after_steps},\"validation_loss\":{loss:.1}}}\n");
+    let (before, after) = (before(), after());
+    let mut lines: Vec<_> = text(&before.run, before.steps).lines().map(|line| format!("{line}\n")).collect();
+    // The first start validates after 2 and 4 steps, and the second, which begins with step 3, after 4 and 5.
+    lines.insert(3, validation(2, 1.0));
+    lines.insert(6, validation(4, 2.0));
+    lines.extend(text(&after.run, after.steps[..1].iter().cloned()).lines().map(|line| format!("{line}\n")));
+    let read = |lines: &[String]| {
+        let log = RunLog::read(lines.concat().as_bytes()).unwrap();
+        log.validations.iter().map(|found| (found.after_steps, found.validation_loss)).collect::<Vec<_>>()
+    };
+    assert_eq!(read(&lines), [(2, 1.0)]);
+    lines.extend([validation(4, 3.0), validation(5, 4.0), validation(5, 5.0)]);
+    assert_eq!(read(&lines), [(2, 1.0), (4, 3.0), (5, 5.0)]);
+}
+
 #[test]
 fn a_run_without_steps_since_it_was_resumed_has_no_costs() {
     let log = resumed(before(), &after(), 0);

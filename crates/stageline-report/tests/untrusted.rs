@@ -35,6 +35,43 @@ fn a_model_of_too_many_layers_is_refused() {
 }
 
 #[test]
+fn too_many_replicas_are_refused_with_their_number() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    log.run.replicas = 1_000_000;
+    assert!(RunLog::read(text(&log.run, log.steps.clone()).as_bytes()).is_ok());
+    for replicas in [1_000_001, usize::MAX] {
+        log.run.replicas = replicas;
+        let error = RunLog::read(text(&log.run, log.steps.clone()).as_bytes()).unwrap_err();
+        let refused =
+            matches!(error, LogError::Replicas { line: 1, replicas: found, most: 1_000_000 } if found == replicas);
+        assert!(refused && error.to_string().contains(&replicas.to_string()), "{error}");
+    }
+}
+
+/// Tests that the time to place workers on devices does not grow with their number, which a program may set to any value.
+#[test]
+fn so_many_workers_are_placed_on_devices_at_once() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    for (replicas, devices, shared) in [
+        (usize::MAX, "cpu", false),
+        (usize::MAX, "cpu,cpu", false),
+        (usize::MAX, "cpu,cuda:0", true),
+        (0, "cuda:0,cuda:1", false),
+        (1, "cuda:0,cuda:1,cuda:2", false),
+        (1, "cuda:0,cpu", false),
+        (1, "cuda:0,cuda:0", true),
+        (2, "cuda:0,cuda:1,cuda:2", true),
+        (2, "cpu,cpu,cpu,cuda:2", false),
+        (2, "cuda:all", false),
+        (1, "", false),
+    ] {
+        log.run.replicas = replicas;
+        log.run.configuration.insert("device".to_owned(), devices.into());
+        assert_eq!(log.shares_a_device(), shared, "{replicas} replicas on {devices}");
+    }
+}
+
+#[test]
 fn plans_that_cannot_run_are_refused() {
     for (plan, reason) in [
         ("", "the plan has no actions"),

@@ -1,7 +1,7 @@
 //! Tells, from a log, how the workers of the run were placed on devices: whether they shared one, and whether the devices
 //! differ.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -19,14 +19,18 @@ impl RunLog {
     /// Whether workers of the run shared a device other than the host's CPU. The log then does not show how fast another
     /// number of workers on this device would be. `cuda:all` counts as a device for each worker.
     pub fn shares_a_device(&self) -> bool {
-        let (devices, workers) = (self.devices(), self.plan.workers() * self.run.replicas.max(1));
-        if devices.is_empty() || devices.iter().any(|device| device.ends_with(":all")) {
+        let (devices, workers) = (self.devices(), self.plan.workers() as u128 * self.run.replicas.max(1) as u128);
+        if devices.iter().any(|device| device.ends_with(":all")) {
             return false;
         }
-        // Consecutive workers share a device, as evenly as possible.
-        let of_workers = (0..workers).map(|worker| devices[worker * devices.len() / workers]);
-        let mut used = HashSet::new();
-        of_workers.filter(|device| *device != "cpu").any(|device| !used.insert(device))
+        // Consecutive workers share a device, as evenly as possible: worker w has entry w * entries / workers of the list.
+        let entries = devices.len() as u128;
+        let first_worker = |entry: usize| (entry as u128 * workers).div_ceil(entries);
+        let mut workers_of: HashMap<&str, u128> = HashMap::new();
+        for (entry, device) in devices.iter().enumerate().filter(|(_, device)| **device != "cpu") {
+            *workers_of.entry(device).or_default() += first_worker(entry + 1) - first_worker(entry);
+        }
+        workers_of.values().any(|workers| *workers > 1)
     }
 
     /// Whether the log does not apply to a run with `workers` workers in each replica because the workers of the logged

@@ -61,6 +61,18 @@ pub enum LogError {
         /// Maximum number of layers that the model in a log may have.
         most: usize,
     },
+    /// The run in a log has too many data-parallel replicas, which no training has. Write a new log with `--log`.
+    #[error(
+        "line {line} of the log has the number {replicas} as `replicas`, and at most {most} can be read; write a new log with `--log`"
+    )]
+    Replicas {
+        /// Number of the log line that describes the run with too many replicas, counted from 1.
+        line: usize,
+        /// Number of data-parallel replicas that the log gives.
+        replicas: usize,
+        /// Maximum number of data-parallel replicas that the run in a log may have.
+        most: usize,
+    },
     /// The plan in the first line of a run's log is incomplete, or deadlocks with channels of any capacity. Write a new
     /// log with `--log`.
     #[error("the plan of the log is invalid, so write a new log with `--log`: {0}")]

@@ -37,7 +37,7 @@ impl RunLog {
     ///
     /// - The lines cannot be read or parsed.
     /// - The description of the run does not come before its steps.
-    /// - The plan or a number is invalid, or the model has too many layers.
+    /// - The plan or a number is invalid, or the model has too many layers or replicas.
     /// - A step has an event of a stage that does not exist in the plan.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
@@ -59,15 +59,13 @@ impl RunLog {
                 Ok(Line::Step(step)) => {
                     let (_, plan) = described.as_ref().ok_or(LogError::NoRun)?;
                     step.check(number + 1, plan.stages())?;
-                    validations.retain(|before: &Validation| before.after_steps <= step.step);
-                    while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
-                        steps.pop();
-                    }
+                    pop_while(&mut validations, |last: &Validation| last.after_steps > step.step);
+                    pop_while(&mut steps, |last: &Step| last.step >= step.step);
                     resumed_at = Some(resumed_at.map_or(step.step, |first: usize| first.min(step.step)));
                     steps.push(*step);
                 }
                 Ok(Line::Validation(validation)) => {
-                    validations.retain(|before| before.after_steps < validation.after_steps);
+                    pop_while(&mut validations, |last| last.after_steps >= validation.after_steps);
                     validations.push(validation);
                 }
                 Ok(Line::Other(_)) => {}
@@ -172,6 +170,14 @@ impl RunLog {
             (Cause::Other, share(|account| account.other)),
         ];
         shares.into_iter().filter(|_| total > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// Removes entries from the end of `list`, as long as `is_replaced` is true for the last one. For a list in ascending
+/// order, this removes all that a resumed run replaces, without a pass over the others.
+fn pop_while<T>(list: &mut Vec<T>, is_replaced: impl Fn(&T) -> bool) {
+    while list.last().is_some_and(&is_replaced) {
+        list.pop();
     }
 }
 

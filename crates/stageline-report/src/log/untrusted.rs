@@ -10,6 +10,9 @@ use super::record::{Run, StageCosts, Step};
 /// its square.
 const MOST_LAYERS: usize = 4096;
 
+/// Maximum number of data-parallel replicas that a log may have. Products with the number of workers fit into 64 bits.
+const MOST_REPLICAS: usize = 1_000_000;
+
 /// Maximum time, size or weight that a log may have. Sums and quotients of smaller numbers are finite.
 const MOST: f64 = 1e30;
 
@@ -21,6 +24,9 @@ impl Run {
     pub(super) fn checked_plan(&self, line: usize) -> Result<Plan, LogError> {
         if self.layers.len() > MOST_LAYERS {
             return Err(LogError::Layers { line, layers: self.layers.len(), most: MOST_LAYERS });
+        }
+        if self.replicas > MOST_REPLICAS {
+            return Err(LogError::Replicas { line, replicas: self.replicas, most: MOST_REPLICAS });
         }
         let weights = self.layers.iter().map(|layer| ("weight", layer.weight));
         within(line, [("tokens_per_micro_batch", self.tokens_per_micro_batch)].into_iter().chain(weights))?;

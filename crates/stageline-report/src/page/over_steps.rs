@@ -17,9 +17,9 @@ pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figur
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
-/// Returns at most 2,000 of the given training steps, evenly spaced, so that charts stay small.
-pub(super) fn thinned<'a>(steps: &[&'a Step]) -> impl Iterator<Item = &'a Step> {
-    steps.iter().copied().step_by(every(steps.len()))
+/// Returns at most 2,000 of the given training steps or validations, evenly spaced, so that charts stay small.
+pub(super) fn thinned<'a, T>(measured: &[&'a T]) -> impl Iterator<Item = &'a T> {
+    measured.iter().copied().step_by(every(measured.len()))
 }
 
 /// Returns the stride n for a chart that draws every n-th of `points` points, so that it draws at most 2,000.

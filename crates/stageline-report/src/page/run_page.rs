@@ -9,7 +9,7 @@ use super::gradients;
 use super::html::Page;
 use super::over_steps::{Figure, over_steps, thinned};
 use super::timeline::timeline;
-use crate::log::record::{Account, DeviceMemory, Event, Step};
+use crate::log::record::{Account, DeviceMemory, Event, Step, Validation};
 use crate::log::{RunLog, layer_range, median};
 
 /// Returns the contents of an HTML file that shows a run, from the run's log: training curves, bubble, timeline,
@@ -132,8 +132,9 @@ fn summary(log: &RunLog) -> String {
 }
 
 fn validations(log: &RunLog) -> Option<Series> {
-    let points = log.validations.iter().map(|validation| (validation.after_steps as f64, validation.validation_loss));
-    let points: Vec<_> = points.collect();
+    let all: Vec<_> = log.validations.iter().collect();
+    let point = |validation: &Validation| (validation.after_steps as f64, validation.validation_loss);
+    let points: Vec<_> = thinned(&all).map(point).collect();
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
 }
 
@@ -149,11 +150,11 @@ fn metrics(page: &mut Page, log: &RunLog) {
         "Metrics",
         "Means over the targets of each step, and over the held-out samples. They are not part of the loss.",
     );
-    let all: Vec<_> = log.steps.iter().collect();
+    let (all, validations) = (log.steps.iter().collect::<Vec<_>>(), log.validations.iter().collect::<Vec<_>>());
     page.pictures(names.into_iter().map(|name| {
         let training = thinned(&all).filter_map(|step| Some((step.step as f64, *step.metrics.get(name)?))).collect();
-        let validations = log.validations.iter();
-        let validation = validations.filter_map(|found| Some((found.after_steps as f64, *found.metrics.get(name)?)));
+        let validation =
+            thinned(&validations).filter_map(|found| Some((found.after_steps as f64, *found.metrics.get(name)?)));
         let series = |name: &str, points, line, colour| Series { name: name.to_owned(), points, line, colour };
         let series = vec![
             series("training", training, Line::Solid, 0),
