@@ -106,22 +106,25 @@ impl Report {
         bound_ms: f64,
         memory: Option<&Memory>,
     ) -> Self {
+        // A time that is a difference of others has their rounding errors, so it is rounded as they are.
+        let time = |time: f64| rounded(time, timeline.step());
         let idle_ms = |idle: Idle| IdleMs {
-            fill: exact(idle.fill),
-            drain: exact(idle.drain),
-            imbalance: exact(idle.imbalance),
-            transfer: exact(idle.transfer),
-            flush: exact(idle.flush),
+            fill: time(idle.fill),
+            drain: time(idle.drain),
+            imbalance: time(idle.imbalance),
+            transfer: time(idle.transfer),
+            flush: time(idle.flush),
         };
+        let peaks = |memory: &Memory| checked.plan().peak_memory(&memory.stages).into_iter().map(exact).collect();
         Self {
             found: None,
-            step_ms: exact(timeline.step()),
-            span_ms: exact(timeline.span()),
-            bubble_total: exact(timeline.bubble()),
-            bubble_span: exact(timeline.span_bubble()),
-            bound_ms: exact(bound_ms),
+            step_ms: time(timeline.step()),
+            span_ms: time(timeline.span()),
+            bubble_total: rounded(timeline.bubble(), 1.0),
+            bubble_span: rounded(timeline.span_bubble(), 1.0),
+            bound_ms: time(bound_ms),
             peak_live: checked.plan().peak_live(),
-            peak_bytes: memory.map(|memory| checked.plan().peak_memory(&memory.stages)),
+            peak_bytes: memory.map(peaks),
             idle_ms: timeline.idle_by_cause(checked, costs).into_iter().map(idle_ms).collect(),
         }
     }
@@ -164,27 +167,55 @@ impl fmt::Display for Report {
                 writeln!(f)?;
             }
         }
+        // Three decimals, or as many as a short step needs to have three significant digits, at most 15.
+        let decimals = usize::try_from(2 - magnitude(self.step_ms)).unwrap_or(0).clamp(3, 15);
         let (step, bound) = (self.step_ms, self.bound_ms);
         let above = if bound > 0.0 { 100.0 * (step / bound - 1.0) } else { 0.0 };
-        writeln!(f, "step           {step:.3} ms, {above:.1}% above the bound of {bound:.3} ms")?;
-        writeln!(f, "longest span   {:.3} ms", self.span_ms)?;
+        writeln!(f, "step           {step:.decimals$} ms, {above:.1}% above the bound of {bound:.decimals$} ms")?;
+        writeln!(f, "longest span   {:.decimals$} ms", self.span_ms)?;
         let (total, span) = (100.0 * self.bubble_total, 100.0 * self.bubble_span);
         writeln!(f, "bubble         {total:.2}% of the total, {span:.2}% by span")?;
-        let bytes = if self.peak_bytes.is_some() { "   peak memory" } else { "" };
-        writeln!(f, "worker  peak live{bytes}  idle ms: fill       drain   imbalance    transfer       flush")?;
+        let (title, bytes) = self.peak_bytes.as_deref().map(memory_column).unwrap_or_default();
+        writeln!(f, "worker  peak live{title}  idle ms: fill       drain   imbalance    transfer       flush")?;
         for (worker, (live, idle)) in self.peak_live.iter().zip(&self.idle_ms).enumerate() {
-            write!(f, "{worker:>6}  {live:>9}")?;
-            if let Some(bytes) = &self.peak_bytes {
-                write!(f, "  {:>12}", bytes[worker])?;
-            }
+            write!(f, "{worker:>6}  {live:>9}{}", bytes.get(worker).map_or("", String::as_str))?;
             let IdleMs { fill, drain, imbalance, transfer, flush } = idle;
-            writeln!(f, "  {fill:>13.3}  {drain:>10.3}  {imbalance:>10.3}  {transfer:>10.3}  {flush:>10.3}")?;
+            write!(f, "  {fill:>13.decimals$}")?;
+            for cause in [drain, imbalance, transfer, flush] {
+                write!(f, "  {cause:>10.decimals$}")?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }
 }
 
-/// Rounds a number of a printed report to nine decimals, which hides the rounding errors of sums.
-fn exact(number: f64) -> f64 {
-    (number * 1e9).round() / 1e9
+/// Returns the title and the cells of the column with the peak memory of each worker, in bytes, all equally wide.
+fn memory_column(bytes: &[f64]) -> (String, Vec<String>) {
+    let numbers: Vec<_> = bytes.iter().map(f64::to_string).collect();
+    let width = numbers.iter().map(String::len).max().unwrap_or(0).max(12);
+    let cell = |text: &str| format!("  {text:>width$}");
+    (cell("peak memory"), numbers.iter().map(|number| cell(number)).collect())
+}
+
+/// Number of significant digits in printed reports. Rounding errors of sums are smaller than the last of them.
+const DIGITS: i32 = 12;
+
+/// Rounds a number of a printed report to 12 significant digits, which hides the rounding errors of sums.
+pub(crate) fn exact(number: f64) -> f64 {
+    rounded(number, number)
+}
+
+/// Rounds a number of a printed report to the last of the 12 significant digits of `scale`, a number that is at least
+/// as large. This hides the rounding errors of a difference of numbers as large as `scale`.
+fn rounded(number: f64, scale: f64) -> f64 {
+    let decimals = usize::try_from(DIGITS - 1 - magnitude(scale)).unwrap_or(0);
+    // The sum turns -0 into 0.
+    format!("{number:.decimals$}").parse::<f64>().unwrap_or(number) + 0.0
+}
+
+/// Returns the exponent of the power of ten that the first digit of `number` counts: 2 for 345, and -1 for 0.5. It is 0
+/// for 0.
+fn magnitude(number: f64) -> i32 {
+    if number == 0.0 { 0 } else { number.abs().log10().floor() as i32 }
 }

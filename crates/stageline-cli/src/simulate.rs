@@ -8,7 +8,7 @@ use stageline_schedule::{Memory, check, lower_bound, simulate};
 
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::plan_flags::{Shape, read_plan};
-use crate::report::{Report, ReportFlags};
+use crate::report::{Report, ReportFlags, exact};
 
 /// Simulates a schedule, or a plan from a file, and prints its step time, bubble, idle time by cause and memory.
 ///
@@ -57,7 +57,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
         ensure!(
             memory.suffices(plan),
             "the plan needs {} bytes on a worker, and the limit is {}; raise it, or find another plan with `search`",
-            (peak * 1e6).round() / 1e6,
+            exact(peak),
             memory.limit
         );
     }

@@ -146,6 +146,52 @@ fn memory_is_reported_and_limits_the_search() {
 }
 
 #[test]
+fn the_memory_that_an_error_asks_for_is_enough() {
+    for bytes in ["0.3333333", "0.1", "1e-7", "123456789.123456789", "2.5e14"] {
+        let simulate = format!("simulate --stages 4 --micro-batches 8 --memory-per-forward {bytes} --memory-limit");
+        let message = error(&format!("{simulate} 0"));
+        let (_, needed) = message.split_once("the plan needs ").unwrap();
+        let needed = needed.split(' ').next().unwrap();
+        let report = text(&format!("{simulate} {needed}"));
+        assert!(report.contains(&format!("  {needed} ")), "{report}");
+    }
+}
+
+#[test]
+fn memory_is_reported_without_rounding_errors() {
+    let simulate = "simulate --stages 3 --micro-batches 3 --memory-per-forward 0.1";
+    assert_eq!(json(&format!("{simulate} --json"))["peak_bytes"], serde_json::json!([0.3, 0.2, 0.1]));
+    let report = text(simulate);
+    assert!(report.contains("\nworker  peak live   peak memory  idle ms: fill  "), "{report}");
+    assert!(report.contains("\n     0          3           0.3          4.000  "), "{report}");
+    // The column is as wide as its widest number.
+    let report = text("simulate --stages 3 --micro-batches 3 --memory-per-forward 0.1234567890123456");
+    assert!(report.contains("\nworker  peak live     peak memory  idle"), "{report}");
+    assert!(report.contains("\n     0          3  0.370370367037  "), "{report}");
+}
+
+/// Tests the report of a step whose times are much smaller or larger than a millisecond. Relative to the step, all times
+/// are those of a step with forwards of 1 ms.
+#[test]
+fn times_of_any_size_are_reported() {
+    for scale in ["1e-20", "1e-12", "1e-4", "1e6", "1e14"] {
+        let factor: f64 = scale.parse().unwrap();
+        let simulate = format!("simulate --stages 3 --micro-batches 3 --forward {scale} --backward {scale}");
+        let report = json(&format!("{simulate} --json"));
+        let is_near = |found: &Value, expected: f64| (found.as_f64().unwrap() / factor - expected).abs() < 1e-9;
+        assert!(is_near(&report["step_ms"], 10.0) && is_near(&report["bound_ms"], 8.0), "{report}");
+        assert!(
+            is_near(&report["idle_ms"][1]["fill"], 2.0) && is_near(&report["idle_ms"][0]["flush"], 0.0),
+            "{report}"
+        );
+    }
+    let short = "simulate --stages 3 --micro-batches 3 --forward 1e-5 --backward 1e-5";
+    let report = text(short);
+    assert!(report.starts_with("step           0.000100 ms, 25.0% above the bound of 0.000080 ms\n"), "{report}");
+    assert!(report.contains("\n     0          3       0.000020    0.000020    0.000000"), "{report}");
+}
+
+#[test]
 fn the_search_writes_the_best_plan() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("best.csv");
