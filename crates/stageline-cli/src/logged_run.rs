@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
 use stageline_report::{Cut, Link, Measured, RunLog, Target, Unit, layer_range, run_page};
@@ -14,7 +14,7 @@ use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
 use crate::measured_search::starts;
-use crate::output::{print, printable};
+use crate::output::{print, print_error, printable, write_to};
 use crate::plan_flags::not_too_large;
 use crate::predicted_schedule::{Chosen, SEARCH};
 
@@ -93,7 +93,7 @@ pub(crate) struct PageFlags {
     /// File with the log of a run, which a training program writes with `--log`
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// HTML file to which the page about the run is written
+    /// HTML file to which the page about the run is written; `-` writes to the standard output
     #[arg(long, value_name = "FILE.html")]
     html: PathBuf,
 }
@@ -292,8 +292,11 @@ fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
 }
 
 pub(crate) fn page(flags: &PageFlags) -> Result<()> {
-    let page = run_page(&read(&flags.from)?);
-    fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
+    let (log, html) = (flags.from.as_path(), flags.html.as_path());
+    let is_log =
+        html != "-" && fs::canonicalize(html).is_ok_and(|html| fs::canonicalize(log).is_ok_and(|log| html == log));
+    ensure!(!is_log, "--html {}: the page would replace the log of the run; give another file", html.display());
+    write_to(html, &run_page(&read(log)?))
 }
 
 /// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Prints a
@@ -305,11 +308,11 @@ pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let names = log.run.layers.iter_mut().map(|layer| &mut layer.name);
     names.chain([&mut log.run.schedule]).for_each(|name| *name = printable(name));
     if log.only_asks() {
-        eprintln!(
+        print_error(&format!(
             "warning: {} has the times of giving work to the devices, not of the work: no step after the first two is synchronised; \
-             log a run of at least 21 steps with --synchronise-every 20",
+             log a run of at least 21 steps with --synchronise-every 20\n",
             path.display()
-        );
+        ));
     }
     Ok(log)
 }

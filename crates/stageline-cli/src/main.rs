@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::print_error(&format!("error: {error:#}\n"));
             ExitCode::FAILURE
         }
     }

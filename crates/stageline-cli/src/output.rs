@@ -11,7 +11,8 @@ use stageline_schedule::Timeline;
 const MOST_BARS: usize = 200_000;
 
 /// Draws a simulated timeline as text. A column is as long as the shortest action (such as a forward pass). If this
-/// would take more than 400 columns, columns are longer, and a last line says that actions may be missing.
+/// would take more than 400 columns, columns are longer, and a last line says that actions may be missing. Another line
+/// counts the actions that take no time, because they have no column.
 pub(crate) fn picture(timeline: &Timeline) -> String {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
@@ -22,6 +23,10 @@ pub(crate) fn picture(timeline: &Timeline) -> String {
     if slot > shortest {
         picture += "the columns are too few for all passes, so some are missing or too long";
         picture += if bars(timeline) <= MOST_BARS { "; --svg FILE draws all of them\n" } else { "\n" };
+    }
+    let without_time = timeline.rows().iter().flatten().filter(|span| span.end <= span.start).count();
+    if without_time > 0 {
+        picture += &format!("{without_time} of the passes take no time, so they are missing\n");
     }
     picture
 }
@@ -41,10 +46,13 @@ fn bars(timeline: &Timeline) -> usize {
 /// Writes `text` to the file at `path`, or to the standard output if the path is `-`. A pipe that its reader closes
 /// early is not an error.
 pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
-    let written = if path == "-" { std::io::stdout().write_all(text.as_bytes()) } else { std::fs::write(path, text) };
-    match written {
+    if path != "-" {
+        return std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()));
+    }
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.with_context(|| format!("cannot write {}", path.display())),
+        written => written.context("cannot write to the standard output"),
     }
 }
 
@@ -64,4 +72,10 @@ pub(crate) fn printable(text: &str) -> String {
 /// Writes `text` to the standard output. A pipe that its reader closes early is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)
+}
+
+/// Writes a warning or an error, with its line break, to the standard error. If this fails, for example because the disk
+/// is full, nothing is left to report it to, so the failure is ignored.
+pub(crate) fn print_error(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }

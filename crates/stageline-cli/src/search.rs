@@ -10,7 +10,7 @@ use stageline_schedule::{Best, Memory, Placement, best, check_search_size};
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::logged_run::{other_share, read, unequal_devices};
 use crate::measured_search::{MeasuredSearch, starts};
-use crate::output::write_to;
+use crate::output::{print_error, write_to};
 use crate::report::{FoundCut, Report, ReportFlags};
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
@@ -71,7 +71,7 @@ impl Flags {
         let found = search.best(self.micro_batches)?;
         let cut = search.cut(found.checked.plan())?;
         let warnings = [other_share(&log, self.stages), unequal_devices(&log, &cut)];
-        warnings.iter().filter(|text| !text.is_empty()).for_each(|warning| eprint!("warning: {warning}"));
+        warnings.iter().filter(|text| !text.is_empty()).for_each(|warning| print_error(&format!("warning: {warning}")));
         let starts = starts(&cut);
         Ok((found, if by_hand { FoundCut::ByHand } else { FoundCut::Starts(starts) }))
     }

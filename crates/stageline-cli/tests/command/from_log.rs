@@ -65,6 +65,23 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
 }
 
 #[test]
+fn a_page_goes_to_the_standard_output_and_never_over_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    let html = folder.path().join("run.html").display().to_string();
+    text(&format!("page --from {log} --html {html}"));
+    let page = text(&format!("page --from {log} --html -"));
+    assert_eq!(page, fs::read_to_string(&html).unwrap());
+    assert!(!fs::exists("-").unwrap());
+    let same = folder.path().join(".").join("run.jsonl");
+    for path in [log.clone(), same.display().to_string()] {
+        let refused = error(&format!("page --from {log} --html {path}"));
+        assert!(refused.contains("the page would replace the log of the run; give another file"), "{refused}");
+        assert_eq!(fs::read_to_string(&log).unwrap(), LOG);
+    }
+}
+
+#[test]
 fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     let folder = tempfile::tempdir().unwrap();
     let (log, csv) = (write(folder.path(), "run.jsonl", LOG), folder.path().join("plan.csv"));

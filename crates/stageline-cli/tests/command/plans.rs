@@ -28,6 +28,14 @@ fn a_picture_with_too_few_columns_says_so() {
 }
 
 #[test]
+fn a_picture_without_actions_that_take_no_time_says_so() {
+    let plan = "plan --schedule zb-h1 --stages 2 --micro-batches 2";
+    let picture = text(&format!("{plan} --weight-grad 0"));
+    assert!(picture.ends_with("\n4 of the passes take no time, so they are missing\n"), "{picture}");
+    assert!(!text(plan).contains("no time"));
+}
+
+#[test]
 fn wrong_costs_leave_no_file_behind() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plan.csv");
@@ -297,6 +305,23 @@ fn a_closed_pipe_is_no_error() {
     drop(plan.stdout.take());
     let output = plan.wait_with_output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Tests a command whose standard output, or also its standard error, is a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_the_output_is_an_error() {
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let plan = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stageline"));
+        command.args(["plan", "--stages", "2", "--micro-batches", "2"]).stdout(full());
+        command
+    };
+    let output = plan().output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("error: cannot write to the standard output: "), "{message}");
+    let codes = [output.status, plan().stderr(full()).status().unwrap()].map(|status| status.code());
+    assert_eq!(codes, [Some(1), Some(1)]);
 }
 
 #[test]
