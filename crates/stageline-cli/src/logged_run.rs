@@ -140,6 +140,9 @@ struct Predicted<'a> {
     own_bubble_error: f64,
 }
 
+/// Remedy for a plan that no schedule generates for the predicted numbers: the flags of `predict` that replace it.
+const OTHER_SCHEDULE: &str = "give --schedule NAME, or --schedule search to search for a plan with the measured costs";
+
 pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
@@ -154,7 +157,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let Chosen { schedule, name, cut } = match flags.schedule.as_deref() {
         Some(SEARCH) => Chosen::searched(&measured, workers, micro_batches, flags.chunks)?,
         Some(name) => Chosen::named(&log, name, flags.chunks)?,
-        None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches)?,
+        None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches, OTHER_SCHEDULE)?,
     };
     not_too_large(schedule.stages_on(workers), micro_batches)?;
     let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut })?;

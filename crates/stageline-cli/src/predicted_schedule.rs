@@ -46,13 +46,14 @@ impl Chosen {
 
     /// Checks that the logged run's schedule can be used with `workers` workers and `micro_batches` micro-batches, and
     /// returns it. A plan that was searched or read from a file exists only for the run's own numbers, so other numbers
-    /// are an error. For a known schedule, such as 1F1B, does not check whether it has a plan for these numbers.
-    pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
+    /// are an error, which ends with `remedy`: the flags of the subcommand that choose another schedule. For a known
+    /// schedule, such as 1F1B, does not check whether it has a plan for these numbers.
+    pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize, remedy: &str) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
             has_generator(log) || own == (workers, micro_batches),
             "the plan of the log was made for P = {} and M = {} alone, and no schedule generates it for P = {workers} and \
-             M = {micro_batches}; give --schedule NAME, or --schedule {SEARCH} to search for a plan with the measured costs",
+             M = {micro_batches}; {remedy}",
             own.0,
             own.1
         );

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use stageline_report::RunLog;
+use stageline_report::{Measured, PredictError, RunLog};
 use stageline_schedule::Schedule;
 
 use crate::costs::amount;
 use crate::logged_run::LinkFlags;
 use crate::plan_flags::not_too_large;
-use crate::predicted_schedule::{Chosen, SEARCH};
+use crate::predicted_schedule::{Chosen, SEARCH, has_generator};
 
 /// Recommends a number of micro-batches, or another change of settings, and a partition of the layers, from the log of
 /// a run.
@@ -37,11 +37,12 @@ pub(crate) struct Flags {
     pub(super) schedule: Option<String>,
     /// Largest acceptable bubble, as a share of the total stage time (workers x step time): the command prints the
     /// smallest number of micro-batches M that stays within it
-    #[arg(long, default_value_t = 0.1)]
+    #[arg(long, default_value_t = 0.1, allow_hyphen_values = true)]
     pub(super) bubble: f64,
-    /// Largest number of micro-batches M to try for --bubble. The time grows with its square
-    #[arg(long, default_value_t = 512)]
-    pub(super) most: usize,
+    /// Largest number of micro-batches M to try for --bubble. The time grows with its square [default: 512, or fewer if
+    /// the plans have so many stages that this would take too long]
+    #[arg(long)]
+    most: Option<usize>,
     /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
     /// hosts: the bytes sent between hosts, the time of the slowest worker, the step time and the bubble. Hosts are
     /// connected by the network link of --bandwidth and --latency or, if --bandwidth is unset, by the slowest link in
@@ -76,7 +77,7 @@ impl Flags {
             Some(name) => Chosen::named(log, name, None),
             None => {
                 let workers = self.stages.unwrap_or(log.plan.workers());
-                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())
+                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches(), "give --schedule NAME")
             }
         }
     }
@@ -107,11 +108,29 @@ impl Flags {
     }
 
     /// Returns an error if the largest plan to compare would be too large to build (over 100 million stage x
-    /// micro-batch pairs). The number of micro-batches of this plan is --most, or the run's own number if that is
-    /// larger.
+    /// micro-batch pairs), or if all plans up to --most would take too long to simulate. The number of micro-batches of
+    /// the largest plan is --most, or the run's own number if that is larger.
     pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
-        let most = self.most.max(log.plan.micro_batches());
-        not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")
+        let stages = schedule.stages_on(self.workers(log));
+        let (most, fewer) = (self.most(stages), Measured::most_to_search(stages));
+        not_too_large(stages, most.max(log.plan.micro_batches()))
+            .context("the plans up to --most cannot be compared")?;
+        if most > fewer && self.compares_micro_batches(log) {
+            return Err(PredictError::TooManyPlans { stages, most, fewer }.into());
+        }
+        Ok(())
+    }
+
+    /// Returns the largest number of micro-batches to try for --bubble, for plans of `stages` stages: --most, or else
+    /// as many as do not take too long to simulate, at most 512.
+    pub(super) fn most(&self, stages: usize) -> usize {
+        self.most.unwrap_or_else(|| Measured::most_to_search(stages).min(512))
+    }
+
+    /// Whether plans for several numbers of micro-batches are compared for --bubble. A plan that was searched or read
+    /// from a file exists for one number only.
+    pub(super) fn compares_micro_batches(&self, log: &RunLog) -> bool {
+        self.schedule.is_some() || has_generator(log)
     }
 
     /// Returns the baseline number of workers that other settings are compared with: the sum of --hosts, or else

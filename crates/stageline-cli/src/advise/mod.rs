@@ -25,7 +25,7 @@ use self::links::most_live;
 use crate::logged_run::{layers, other_share, read, unequal_devices};
 use crate::measured_search::cut_flag;
 use crate::output::print;
-use crate::predicted_schedule::{Chosen, has_generator};
+use crate::predicted_schedule::Chosen;
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
@@ -121,10 +121,10 @@ impl Asked<'_> {
     /// M up to `--most` has such a bubble, the line says so. If `--schedule` is unset and the run's plan was searched
     /// or read from a file, the plan exists for one M only, and the line has the bubble of this plan.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
-        let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
-        let name = self.name_with_chunks();
+        let (workers, bubble) = (target.workers, self.flags.bubble);
+        let (name, most) = (self.name_with_chunks(), self.flags.most(self.schedule.stages_on(workers)));
         let share = 100.0 * bubble;
-        if self.flags.schedule.is_none() && !has_generator(self.log) {
+        if !self.flags.compares_micro_batches(self.log) {
             let own = 100.0 * measured.predict(target)?.bubble;
             return Ok(format!(
                 "the plan of the log, with a bubble of {own:.1}%, was made for M = {} and P = {workers} alone; give --schedule NAME to \
@@ -132,7 +132,7 @@ impl Asked<'_> {
                 target.micro_batches
             ));
         }
-        let Some((micro_batches, prediction)) = measured.least_micro_batches(target, *bubble, *most)? else {
+        let Some((micro_batches, prediction)) = measured.least_micro_batches(target, bubble, most)? else {
             return Ok(format!(
                 "no M up to {most} has a bubble of at most {share:.1}% under {name} at P = {workers}\n"
             ));

@@ -309,7 +309,11 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     for other in ["--stages 3", "--micro-batches 4"] {
         let refused = error(&format!("predict --from {log} {other}"));
         assert!(refused.contains("was made for P = 2 and M = 2 alone"), "{refused}");
+        assert!(refused.contains("; give --schedule NAME, or --schedule search to search"), "{refused}");
     }
+    // `advise` compares many M, so it has no search for the plan of one.
+    let refused = error(&format!("advise --from {log} --stages 3"));
+    assert!(refused.ends_with("generates it for P = 3 and M = 2; give --schedule NAME\n"), "{refused}");
     let refused = error(&format!("predict --from {log} --chunks 1"));
     assert!(refused.contains("has 3 stages on 2 workers") && refused.contains("leave --chunks out"), "{refused}");
     assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
@@ -326,6 +330,32 @@ fn plans_that_would_take_too_long_to_search_are_refused() {
     // The time grows with 2 M^2, of which 100 million are allowed.
     assert!(refused.ends_with("; give --most 7071 or less\n"), "{refused}");
     assert!(text(&format!("advise --from {log} --bubble 0.2 --most 7071")).contains("needs M = 4 or more"));
+}
+
+/// Tests that --most is at most 512 unless it is given, and fewer for so many stages that 512 would be refused.
+#[test]
+fn the_default_of_most_is_never_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    assert!(text(&format!("advise --from {log} --bubble 0")).contains("no M up to 512 has a bubble of at most 0.0%"));
+    let deep = write(folder.path(), "deep.jsonl", &log_of_equal(400, ""));
+    let refused = error(&format!("advise --from {deep} --most 501"));
+    assert!(
+        refused.ends_with("for every M up to 501 are too many to simulate; give --most 500 or less\n"),
+        "{refused}"
+    );
+    let advice = text(&format!("advise --from {deep} --bubble 0.99"));
+    assert!(advice.contains("a bubble of at most 99.0% needs M = 5 or more under 1f1b at P = 400: "), "{advice}");
+}
+
+#[test]
+fn a_bubble_that_is_no_share_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    for bubble in ["-0.1", "1", "nan"] {
+        let refused = error(&format!("advise --from {log} --bubble {bubble}"));
+        assert!(refused.contains("give a share, at least 0 and less than 1"), "{refused}");
+    }
 }
 
 #[test]

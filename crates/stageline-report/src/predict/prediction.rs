@@ -129,7 +129,7 @@ impl Measured {
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict), and [`PredictError::TooManyPlans`] if the plans up to
-    /// `most` would take too long to simulate.
+    /// `most` would take too long to simulate ([`most_to_search`](Self::most_to_search)).
     pub fn least_micro_batches(
         &self,
         target: &Target,
@@ -137,7 +137,7 @@ impl Measured {
         most: usize,
     ) -> Result<Option<(usize, Prediction)>, PredictError> {
         let stages = target.schedule.stages_on(target.workers);
-        let fewer = (MOST_TO_SEARCH / stages.max(1)).isqrt();
+        let fewer = Self::most_to_search(stages);
         if most > fewer {
             return Err(PredictError::TooManyPlans { stages, most, fewer });
         }
@@ -149,6 +149,12 @@ impl Measured {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the largest number of micro-batches up to which [`least_micro_batches`](Self::least_micro_batches)
+    /// simulates plans of `stages` stages. Its time grows with the square of this number.
+    pub fn most_to_search(stages: usize) -> usize {
+        (MOST_TO_SEARCH / stages.max(1)).isqrt()
     }
 
     /// Returns `target` with its partition of the layers made explicit ([`Cut::Given`]), so that predictions for
