@@ -3,7 +3,7 @@
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
 //! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers.
-//! [`check_search_size`] tells beforehand whether such a search would take hours.
+//! [`check_search_size`] tells beforehand whether such a search would be too long.
 //! [`lower_bound`] gives a lower bound on the step time of every plan.
 //!
 //! [`balance()`] partitions layers evenly into stages. [`balance_with_speeds()`] does so for devices of different

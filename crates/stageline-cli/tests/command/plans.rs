@@ -365,7 +365,7 @@ fn impossible_plans_are_rejected_with_the_reason() {
     assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
     assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
     assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));
-    assert!(error("search --stages 1000 --micro-batches 1000").contains("would take hours"));
+    assert!(error("search --stages 1000 --micro-batches 1000").contains("is too long: the limit is a product of"));
     assert!(error("plan --stages 1000 --micro-batches 200 --svg -").contains("too many for a picture"));
     assert!(error("plan --stages 99999999 --micro-batches 99999999").contains("ask for fewer"));
     assert!(error("simulate --stages 2").contains("--micro-batches"));

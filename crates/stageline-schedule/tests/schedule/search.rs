@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use stageline_schedule::{
     Action, Checked, Compute, Costs, Interleaved, Memory, Placement, Plan, SCHEDULES, SearchError, StageCost,
-    StageMemory, Transfers, ZbH2, best, best_placed, check, lower_bound, simulate,
+    StageMemory, Transfers, ZbH2, best, best_placed, check, check_search_size, lower_bound, simulate,
 };
 
 use crate::simulated;
@@ -255,9 +255,14 @@ fn the_search_takes_the_costs_of_each_placement() {
     // A worker has at least one stage.
     assert_eq!(best_placed(3, 6, 0..=4, |_| None).unwrap_err(), error);
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
-    // A search that would take hours is refused before any costs are asked for.
-    let too_large = best_placed(1001, 100, 1..=4, |_| unreachable!()).unwrap_err();
-    assert_eq!(too_large, SearchError::TooLarge { workers: 1001, micro_batches: 100, most: 100_000 });
+    // A search that would be too long is refused before any costs are asked for.
+    let too_large = best_placed(1001, 300, 1..=4, |_| unreachable!()).unwrap_err();
+    assert_eq!(too_large, SearchError::TooLarge { workers: 1001, micro_batches: 300, most: 300_000 });
+    assert!(
+        too_large.to_string().contains("the limit is a product of 300000, which takes several minutes; ask for fewer")
+    );
+    // A search of two minutes is not.
+    assert_eq!(check_search_size(400, 500), Ok(()));
 }
 
 /// Tests the search for a model that is cut by hand into 6 stages per worker. The found plan keeps all of these stages.
