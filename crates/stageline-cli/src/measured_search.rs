@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use stageline_report::{Measured, PredictError, RunLog};
-use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_placed};
+use stageline_schedule::{Best, Costs, Memory, Placement, Plan, best_with_channels};
 
 use crate::costs::{CostFlags, MemoryFlags};
 
@@ -67,12 +67,14 @@ impl<'a> MeasuredSearch<'a> {
         Ok(Self { flags: Some((costs, memory)), ..search })
     }
 
-    /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms.
-    pub(crate) fn best(&self, micro_batches: usize) -> Result<Best> {
+    /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms. The plan does not
+    /// deadlock if each channel between two stages holds `capacity` micro-batches.
+    pub(crate) fn best(&self, micro_batches: usize, capacity: usize) -> Result<Best> {
         // A stage needs a layer of its own, and a model that is cut by hand keeps its stages.
         let most = self.measured.layers() / self.workers;
         let least = if self.measured.is_cut_by_hand() { most } else { 1 };
-        Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
+        let stages = |placement: &Placement| self.stages(placement).ok();
+        Ok(best_with_channels(self.workers, micro_batches, capacity, least..=most, stages)?)
     }
 
     /// Returns what the search needs to know about a placement of stages on workers: each stage's costs in ms, the

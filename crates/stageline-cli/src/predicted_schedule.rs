@@ -60,8 +60,8 @@ impl Chosen {
         Ok(self)
     }
 
-    /// Searches for the plan with the shortest step by the measured costs. Returns it with the partition of the layers
-    /// that the search assumed. `chunks` must be `None`, because the search chooses the number of chunks.
+    /// Searches for the plan with the shortest step by the measured costs, among those that do not deadlock with the
+    /// channels of the predicted run. Returns it with the partition of the layers that the search assumed. `chunks` must be `None`, because the search chooses the number of chunks.
     pub(crate) fn searched(
         measured: &Measured,
         workers: usize,
@@ -71,7 +71,8 @@ impl Chosen {
         ensure!(chunks.is_none(), "--chunks: a search chooses the number of stages on a worker; leave --chunks out");
         check_search_size(workers, micro_batches)?;
         let search = MeasuredSearch::new(measured.clone(), workers)?;
-        let found = search.best(micro_batches)?;
+        let capacity = measured.channel_capacity().unwrap_or(micro_batches).min(micro_batches);
+        let found = search.best(micro_batches, capacity)?;
         let plan = found.checked.plan().clone();
         let (cut, name) = (Cut::Given(search.cut(&plan)?), format!("{SEARCH} ({})", found.schedule));
         Ok(Self { schedule: Box::new(plan), name, cut })

@@ -68,7 +68,8 @@ impl Flags {
         let measured = Measured::of(&log)?;
         let by_hand = measured.is_cut_by_hand();
         let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
-        let found = search.best(self.micro_batches)?;
+        // The report says how large the channels of the found plan must be.
+        let found = search.best(self.micro_batches, self.micro_batches)?;
         let cut = search.cut(found.checked.plan())?;
         let warnings = [other_share(&log, self.stages), unequal_devices(&log, &cut)];
         warnings.iter().filter(|text| !text.is_empty()).for_each(|warning| print_error(&format!("warning: {warning}")));

@@ -50,7 +50,7 @@ pub use plan::{
 pub use schedules::*;
 pub use search::{
     BalanceError, Best, SearchError, SpeedError, balance, balance_for, balance_with_speeds, best, best_placed,
-    check_search_size, lower_bound, short_plan,
+    best_with_channels, check_search_size, lower_bound, short_plan,
 };
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};
 

@@ -2,7 +2,8 @@
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
-//! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers.
+//! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers, and
+//! [`best_with_channels()`] also for channels that hold fewer micro-batches than a step has.
 //! [`check_search_size`] tells beforehand whether such a search would be too long.
 //! [`lower_bound`] gives a lower bound on the step time of every plan.
 //!
@@ -18,5 +19,5 @@ mod bound;
 
 pub use balance::{BalanceError, SpeedError, balance, balance_with_speeds};
 pub use balance_for::{balance_for, short_plan};
-pub use best::{Best, SearchError, best, best_placed, check_search_size};
+pub use best::{Best, SearchError, best, best_placed, best_with_channels, check_search_size};
 pub use bound::lower_bound;

@@ -106,6 +106,12 @@ impl Measured {
         Self { capacity: Some(capacity.get()), ..self }
     }
 
+    /// Returns the number of micro-batches that a channel between two stages can hold in predictions; `None` if it can
+    /// hold all micro-batches of a step.
+    pub fn channel_capacity(&self) -> Option<usize> {
+        self.capacity
+    }
+
     /// Returns the slowest network link that predictions assume between workers: the one on which the run's largest
     /// transfer between stages takes the longest. Returns `None` if no workers are connected by network links.
     pub fn slowest_link(&self) -> Option<Link> {

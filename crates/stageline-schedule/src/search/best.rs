@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::automatic::{Rules, automatic};
 use super::bound::lower_bound;
-use crate::check::{Checked, check};
+use crate::check::{CheckError, Checked, check};
 use crate::costs::Costs;
 use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
@@ -32,8 +32,8 @@ pub struct Best {
     /// Name of the found plan's schedule, such as `1f1b`. It is `automatic` if the search generated the plan for the
     /// given costs.
     pub schedule: &'static str,
-    /// Plan with the shortest step that the search found. It does not deadlock if each channel between two stages can
-    /// hold all micro-batches of a step.
+    /// Plan with the shortest step that the search found. It does not deadlock at the channel capacity of the search. By
+    /// default, each channel between two stages can hold all micro-batches of a step.
     pub checked: Checked,
     /// Costs (such as times of forward and backward passes) of the found plan's stages. If the plan splits each given
     /// stage into several chunks, these are the costs of the chunks.
@@ -96,9 +96,35 @@ pub fn best_placed(
     chunks: RangeInclusive<usize>,
     of: impl Fn(&Placement) -> Option<(Costs, Memory)>,
 ) -> Result<Best, SearchError> {
+    best_with_channels(workers, micro_batches, micro_batches, chunks, of)
+}
+
+/// Finds the plan with the shortest simulated step, as [`best_placed()`] does, among the plans that do not deadlock if
+/// each channel between two stages holds `capacity` micro-batches. Steps are simulated with these channels.
+///
+/// # Errors
+/// Returns the errors of [`best_placed()`], and [`SearchError::Channels`] if all plans within the memory limit need
+/// larger channels.
+pub fn best_with_channels(
+    workers: usize,
+    micro_batches: usize,
+    capacity: usize,
+    chunks: RangeInclusive<usize>,
+    of: impl Fn(&Placement) -> Option<(Costs, Memory)>,
+) -> Result<Best, SearchError> {
     check_search_size(workers, micro_batches)?;
     let (least, most) = (1.max(*chunks.start()), *chunks.end());
-    let mut search = Search { workers, micro_batches, least, of, best: None, bound: f64::INFINITY, fitting: None };
+    let mut search = Search {
+        workers,
+        micro_batches,
+        capacity,
+        least,
+        of,
+        bound: f64::INFINITY,
+        best: None,
+        fitting: None,
+        least_capacity: None,
+    };
     for schedule in SCHEDULES {
         let several = least.max(2)..=most.min(MOST_CHUNKS.max(least));
         if chunks.contains(&schedule.chunks()) {
@@ -110,9 +136,10 @@ pub fn best_placed(
     for placement in [Placement::in_turn(workers, least)].into_iter().chain(in_a_v) {
         search.automatic(&placement);
     }
-    let no_plan = match search.fitting {
-        Some((limit, enough)) => SearchError::Memory { limit, enough },
-        None => SearchError::Costs { workers },
+    let no_plan = match (search.least_capacity, search.fitting) {
+        (Some(enough), _) => SearchError::Channels { capacity, enough },
+        (None, Some((limit, enough))) => SearchError::Memory { limit, enough },
+        (None, None) => SearchError::Costs { workers },
     };
     search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
@@ -147,6 +174,8 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
+    /// Number of micro-batches that each channel between two stages holds.
+    capacity: usize,
     /// Minimum number of chunks (stages) per worker that the caller allows.
     least: usize,
     /// Callback that maps a placement of stages on workers to the stages' costs and memory; `None` if they are not
@@ -160,6 +189,9 @@ struct Search<F> {
     /// which a plan is known to fit. `None` until the costs are known for a placement with the least number of chunks
     /// per worker.
     fitting: Option<(f64, f64)>,
+    /// Smallest channel capacity at which one of the plans does not deadlock that were left out because they deadlock
+    /// at the caller's; `None` while there is no such plan.
+    least_capacity: Option<usize>,
 }
 
 impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
@@ -210,14 +242,21 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory limit and has a shorter simulated step than the best one
-    /// so far. Ties are broken by the shorter span (because steps may overlap), then by the lower peak memory of a
+    /// Keeps a plan as the best one if it fits into the memory limit and the channels, and has a shorter simulated step
+    /// than the best one so far. Ties are broken by the shorter span (because steps may overlap), then by the lower peak memory of a
     /// worker, then by fewer chunks.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
         }
-        let Ok(checked) = check(plan, self.micro_batches) else { return };
+        let checked = match check(plan, self.capacity) {
+            Ok(checked) => checked,
+            Err(CheckError::Deadlock { least_capacity: Some(enough), .. }) => {
+                self.least_capacity = Some(self.least_capacity.map_or(enough, |least| least.min(enough)));
+                return;
+            }
+            Err(_) => return,
+        };
         let timeline = simulate(&checked, costs);
         let peaks = checked.plan().peak_memory(&memory.stages);
         let numbers = [timeline.step(), timeline.span(), peaks.into_iter().fold(0.0, f64::max)];
@@ -292,6 +331,15 @@ pub enum SearchError {
         /// Requested number of workers; the costs are unknown for all their placements.
         workers: usize,
     },
+    /// All plans within the memory limit that the search tried deadlock, because the channels between stages are too
+    /// small. Raise the channel capacity to `enough`.
+    Channels {
+        /// Channel capacity at which the plans deadlock: the number of micro-batches that each channel between two
+        /// stages can hold.
+        capacity: usize,
+        /// Smallest channel capacity at which at least one of the plans does not deadlock.
+        enough: usize,
+    },
     /// No plan that the search tried fits into the workers' memory limit. Raise the limit to `enough`, use smaller
     /// micro-batches, or partition the model into more stages.
     Memory {
@@ -319,6 +367,9 @@ impl fmt::Display for SearchError {
                     f,
                     "the costs of no plan for {workers} workers are known; give the costs of its stages and transfers"
                 )
+            }
+            Self::Channels { capacity, enough } => {
+                write!(f, "all plans deadlock at channel capacity {capacity}; raise the channel capacity to {enough}")
             }
             Self::Memory { limit, enough } => write!(
                 f,

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 use stageline_schedule::{
     Action, Checked, Compute, Costs, Interleaved, Memory, Placement, Plan, SCHEDULES, SearchError, StageCost,
-    StageMemory, Transfers, ZbH2, best, best_placed, check, check_search_size, lower_bound, simulate,
+    StageMemory, Transfers, ZbH2, best, best_placed, best_with_channels, check, check_search_size, lower_bound,
+    simulate,
 };
 
 use crate::simulated;
@@ -263,6 +264,31 @@ fn the_search_takes_the_costs_of_each_placement() {
     );
     // A search of two minutes is not.
     assert_eq!(check_search_size(400, 500), Ok(()));
+}
+
+/// Tests that the search finds the best plan that runs with the given channels. Larger channels allow shorter steps.
+#[test]
+fn the_search_keeps_to_the_channels() {
+    let costs = Costs::uniform(4, 1.0, 2.0).with_latencies(&[0.5; 4]);
+    let of = |placement: &Placement| {
+        let chunks = placement.stages() / 4;
+        Some((costs.cut(placement), Memory::unlimited(4).cut(chunks)))
+    };
+    let found = |capacity| best_with_channels(4, 8, capacity, 1..=2, of).unwrap();
+    let steps: Vec<_> = (0..=8)
+        .map(|capacity| {
+            let found = found(capacity);
+            assert!(found.checked.capacity() == capacity && found.checked.least_capacity() <= capacity);
+            assert!(found.bound <= found.timeline.step());
+            found.timeline.step()
+        })
+        .collect();
+    assert!(steps.is_sorted_by(|small, large| *large <= small + 1e-9) && steps[0] > steps[8], "{steps:?}");
+    assert_eq!(found(8).checked.plan(), best_placed(4, 8, 1..=2, of).unwrap().checked.plan());
+    let too_small = best_with_channels(4, 8, 0, 2..=2, of).unwrap_err();
+    let SearchError::Channels { capacity: 0, enough } = too_small else { panic!("{too_small}") };
+    assert!(too_small.to_string().ends_with(&format!("raise the channel capacity to {enough}")));
+    assert!(best_with_channels(4, 8, enough, 2..=2, of).is_ok());
 }
 
 /// Tests the search for a model that is cut by hand into 6 stages per worker. The found plan keeps all of these stages.
