@@ -67,8 +67,8 @@ impl<'a> MeasuredSearch<'a> {
         Ok(Self { flags: Some((costs, memory)), ..search })
     }
 
-    /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms. The plan does not
-    /// deadlock if each channel between two stages holds `capacity` micro-batches.
+    /// Returns the plan with the shortest simulated step for the measured costs, with its costs in ms. The plan does
+    /// not deadlock if each channel between two stages holds `capacity` micro-batches.
     pub(crate) fn best(&self, micro_batches: usize, capacity: usize) -> Result<Best> {
         // A stage needs a layer of its own, and a model that is cut by hand keeps its stages.
         let most = self.measured.layers() / self.workers;

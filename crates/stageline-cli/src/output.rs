@@ -74,8 +74,8 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)
 }
 
-/// Writes a warning or an error, with its line break, to the standard error. If this fails, for example because the disk
-/// is full, nothing is left to report it to, so the failure is ignored.
+/// Writes a warning or an error, with its line break, to the standard error. If this fails, for example because the
+/// disk is full, nothing is left to report it to, so the failure is ignored.
 pub(crate) fn print_error(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

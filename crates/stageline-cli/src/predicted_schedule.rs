@@ -61,7 +61,8 @@ impl Chosen {
     }
 
     /// Searches for the plan with the shortest step by the measured costs, among those that do not deadlock with the
-    /// channels of the predicted run. Returns it with the partition of the layers that the search assumed. `chunks` must be `None`, because the search chooses the number of chunks.
+    /// channels of the predicted run. Returns it with the partition of the layers that the search assumed. `chunks` must
+    /// be `None`, because the search chooses the number of chunks.
     pub(crate) fn searched(
         measured: &Measured,
         workers: usize,

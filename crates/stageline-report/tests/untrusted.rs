@@ -48,7 +48,8 @@ fn too_many_replicas_are_refused_with_their_number() {
     }
 }
 
-/// Tests that the time to place workers on devices does not grow with their number, which a program may set to any value.
+/// Tests that the time to place workers on devices does not grow with their number, which a program may set to any
+/// value.
 #[test]
 fn so_many_workers_are_placed_on_devices_at_once() {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);

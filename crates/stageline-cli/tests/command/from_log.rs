@@ -244,8 +244,9 @@ fn the_schedule_of_the_run_keeps_its_number_of_chunks() {
     }
 }
 
-/// Tests predictions for searched plans, from the log of a run whose channels are too small for the best plan. The plan of
-/// a prediction runs with the channels of the run, or those of the flag, and is the best plan if these are large enough.
+/// Tests predictions for searched plans, from the log of a run whose channels are too small for the best plan. The plan
+/// of a prediction runs with the channels of the run, or those of the flag. It is the best plan if these are large
+/// enough.
 #[test]
 fn a_searched_plan_runs_with_the_channels_of_the_prediction() {
     let folder = tempfile::tempdir().unwrap();

@@ -178,8 +178,8 @@ fn memory_is_reported_without_rounding_errors() {
     assert!(report.contains("\n     0          3  0.370370367037  "), "{report}");
 }
 
-/// Tests the report of a step whose times are much smaller or larger than a millisecond. Relative to the step, all times
-/// are those of a step with forwards of 1 ms.
+/// Tests the report of a step whose times are much smaller or larger than a millisecond. Relative to the step, all
+/// times are those of a step with forwards of 1 ms.
 #[test]
 fn times_of_any_size_are_reported() {
     for scale in ["1e-20", "1e-12", "1e-4", "1e6", "1e14"] {

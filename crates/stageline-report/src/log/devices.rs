@@ -23,7 +23,7 @@ impl RunLog {
         if devices.iter().any(|device| device.ends_with(":all")) {
             return false;
         }
-        // Consecutive workers share a device, as evenly as possible: worker w has entry w * entries / workers of the list.
+        // Consecutive workers share a device, as evenly as possible: worker w has the entry w * entries / workers.
         let entries = devices.len() as u128;
         let first_worker = |entry: usize| (entry as u128 * workers).div_ceil(entries);
         let mut workers_of: HashMap<&str, u128> = HashMap::new();

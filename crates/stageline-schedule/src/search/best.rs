@@ -32,8 +32,8 @@ pub struct Best {
     /// Name of the found plan's schedule, such as `1f1b`. It is `automatic` if the search generated the plan for the
     /// given costs.
     pub schedule: &'static str,
-    /// Plan with the shortest step that the search found. It does not deadlock at the channel capacity of the search. By
-    /// default, each channel between two stages can hold all micro-batches of a step.
+    /// Plan with the shortest step that the search found. It does not deadlock at the channel capacity of the search.
+    /// By default, each channel between two stages can hold all micro-batches of a step.
     pub checked: Checked,
     /// Costs (such as times of forward and backward passes) of the found plan's stages. If the plan splits each given
     /// stage into several chunks, these are the costs of the chunks.
@@ -65,8 +65,8 @@ impl Best {
 /// few layers for them.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no stages or micro-batches, or so many of them that the search would take more
-/// than several minutes, or if no plan fits into the memory limit.
+/// Returns a [`SearchError`] if there are no stages or micro-batches, or so many of them that the search would take
+/// more than several minutes, or if no plan fits into the memory limit.
 ///
 /// # Panics
 /// Panics if `costs` and `memory` have different numbers of stages.
@@ -243,8 +243,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 
     /// Keeps a plan as the best one if it fits into the memory limit and the channels, and has a shorter simulated step
-    /// than the best one so far. Ties are broken by the shorter span (because steps may overlap), then by the lower peak memory of a
-    /// worker, then by fewer chunks.
+    /// than the best one so far. Ties are broken by the shorter span (because steps may overlap), then by the lower
+    /// peak memory of a worker, then by fewer chunks.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
