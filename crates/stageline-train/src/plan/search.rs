@@ -21,7 +21,7 @@ use crate::settings::values::CutBy;
 ///
 /// - The model has fewer layers than workers, or its blocks report no FLOPs and are not timed.
 /// - The stages of a `--cut` list cannot be divided evenly among the workers.
-/// - The search would take hours.
+/// - The search would be too long.
 /// - The search finds no valid plan.
 pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
     let workers = running.workers;
