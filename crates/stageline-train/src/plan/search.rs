@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use stageline::Costs;
 use stageline::schedule::{
-    Best, Costs as PlanCosts, Memory, Placement, StageCost, best, best_placed, check_search_size,
+    Best, Costs as PlanCosts, Memory, Placement, StageCost, best_with_channels, check_search_size,
 };
 
 use super::workers::stage_speeds;
@@ -22,13 +22,15 @@ use crate::settings::values::CutBy;
 /// - The model has fewer layers than workers, or its blocks report no FLOPs and are not timed.
 /// - The stages of a `--cut` list cannot be divided evenly among the workers.
 /// - The search would be too long.
-/// - The search finds no valid plan.
+/// - All plans that the search finds need larger channels than `--channel-capacity`.
 pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
     let workers = running.workers;
     check_search_size(workers, micro_batches)?;
+    let capacity = running.channel_capacity.unwrap_or(micro_batches);
     let Some(costs) = costs else {
         let equal = PlanCosts::uniform(workers, 1.0, 2.0);
-        return Ok(best(micro_batches, &equal, &Memory::unlimited(workers), 1)?);
+        let equal = |placement: &Placement| Some((equal.cut(placement), Memory::unlimited(workers)));
+        return Ok(best_with_channels(workers, micro_batches, capacity, 1..=1, equal)?);
     };
     let chunks = match &running.cut {
         CutBy::List(cut) => {
@@ -45,7 +47,7 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
     };
     // The search skips placements whose costs cannot be computed, so this call returns the first one's error.
     stage_costs(running, costs, &Placement::in_turn(workers, *chunks.start()))?;
-    Ok(best_placed(workers, micro_batches, chunks, |placement| {
+    Ok(best_with_channels(workers, micro_batches, capacity, chunks, |placement| {
         let memory = Memory::unlimited(workers).cut(placement.stages() / workers);
         Some((stage_costs(running, costs, placement).ok()?, memory))
     })?)
@@ -146,6 +148,8 @@ mod tests {
         let of_stages = stage_costs(&Job::of_line("--stages 2").unwrap().running, &costs, &placement).unwrap();
         let expected = [1.0, 1.0, 1.0, 3.0].map(|times| StageCost::new(times * unit, times * unit, times * unit));
         assert_eq!(of_stages, PlanCosts::by_stage(expected.to_vec()));
+        let with_small_channels = found("--stages 2 --micro-batches 8 --channel-capacity 1", &costs).unwrap();
+        check(with_small_channels.checked.plan().clone(), 1).unwrap();
         let found = found("--stages 2 --micro-batches 8", &costs).unwrap();
         let running = &Job::of_line("--stages 2").unwrap().running;
         assert_eq!(found.costs, stage_costs(running, &costs, &found.checked.plan().placement()).unwrap());
