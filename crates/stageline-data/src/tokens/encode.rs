@@ -110,6 +110,12 @@ pub trait Encode: Send + Sync {
     /// Returns the size of the encoding's vocabulary. Every token id of the encoding is below this size.
     fn vocabulary(&self) -> usize;
 
+    /// Whether the token `token` may be appended to documents. By default, this is true for every id of the vocabulary
+    /// and the first id beyond it, because an encoding without special tokens, such as bytes, has none for this purpose.
+    fn may_end_document(&self, token: u32) -> bool {
+        token as usize <= self.vocabulary()
+    }
+
     /// Returns a string that identifies the encoding. It is part of a token file's cache key (a hash), so that earlier
     /// token files are reused only for the same encoding. Two encodings may have the same fingerprint only if they give
     /// the same tokens for every text and every conversation.

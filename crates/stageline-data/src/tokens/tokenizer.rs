@@ -152,6 +152,10 @@ impl Encode for Tokenizer {
         self.vocabulary
     }
 
+    fn may_end_document(&self, token: u32) -> bool {
+        self.inner.id_to_token(token).is_some()
+    }
+
     /// Returns a SHA-256 of the `tokenizer.json` and the chat template in hexadecimal digits, which identifies the
     /// encoding.
     fn fingerprint(&self) -> String {

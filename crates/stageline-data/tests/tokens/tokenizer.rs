@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stageline_data::{Encode, TokenError, Tokenizer, prepare};
+use stageline_data::{Bytes, Encode, TokenError, Tokenizer, prepare};
 
 use crate::{Room, tokens};
 
@@ -48,6 +48,8 @@ fn words_have_the_tokens_of_the_vocabulary() {
     assert_eq!(tokenizer.encode("A stage trains a stage").unwrap(), [0, 1, 2, 0, 1]);
     assert_eq!(tokenizer.decode(&[0, 1, 7, 9]).unwrap(), "a stage ? <end>");
     assert_eq!((tokenizer.vocabulary(), tokenizer.token("<end>"), tokenizer.token("start")), (10, Some(9), None));
+    assert!(tokenizer.may_end_document(9) && !tokenizer.may_end_document(10));
+    assert!(Bytes.may_end_document(256) && !Bytes.may_end_document(257));
     let mut options = room.options.clone();
     options.end_of_document = tokenizer.token("<end>");
     let file = prepare(&room.source, &tokenizer, &options).unwrap();

@@ -169,15 +169,14 @@ pub(super) fn has_rows(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
-/// Returns the token to append to every document at `path`. If the settings have no such token, or it is outside the
-/// encoding's vocabulary, prints a message and returns `None`. For rows of tokens, a missing token is not reported.
+/// Returns the token to append to every document at `path`. If the settings have no such token, or the encoding lacks
+/// it, prints a message and returns `None`. For rows of tokens, a missing token is not reported.
 fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>> {
-    let encoded = settings.encoding.vocabulary();
     match settings.end_of_document {
-        Some(end) if end as usize > encoded => {
+        Some(end) if !settings.encoding.may_end_document(end) => {
             if !has_rows(path) {
                 say(format_args!(
-                    "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
+                    "no token is added to the end of a document: it would be {end}, which the tokenizer does not have"
                 ))?;
             }
             return Ok(None);
