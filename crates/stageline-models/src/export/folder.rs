@@ -241,6 +241,7 @@ mod tests {
     /// Tests fields that transformers 5 refuses in a `config.json`.
     #[test]
     fn fields_that_transformers_refuses_are_completed() {
+        let own = json!({"num_key_value_heads": 2});
         let sizes = json!({"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2});
         let with = |fields: &[&Value]| {
             let all = fields.iter().flat_map(|fields| fields.as_object().unwrap().clone());
@@ -252,7 +253,11 @@ mod tests {
         let types = json!({"layer_types": ["sliding_attention", "full_attention"]});
         for (kind, given, expected) in [
             ("llama", with(&[&nulls, &types, &json!({"head_dim": null})]), json!({"head_dim": null})),
-            ("qwen2", with(&[&nulls, &windows, &json!({"head_dim": null})]), json!({"head_dim": 6})),
+            (
+                "qwen2",
+                with(&[&own, &nulls, &windows, &json!({"head_dim": null})]),
+                with(&[&own, &json!({"head_dim": 6})]),
+            ),
             (
                 "qwen3",
                 json!({"head_dim": null, "num_key_value_heads": 2}),
