@@ -63,7 +63,7 @@ struct Config {
     hidden_act: String,
     #[serde(default)]
     is_decoder: bool,
-    /// `single_label_classification`, which this example trains; it is also the default
+    /// The task; without it, a model with two classes or more has [`SINGLE_LABEL`].
     problem_type: Option<String>,
 }
 
@@ -219,13 +219,14 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let folder = ModelFolder::open(&model).context("--model")?;
     let mut description = folder.config()?.clone();
     let labels = description["id2label"].as_object().map(|labels| labels.len() as u64);
-    let of_folder = labels.or(description["num_labels"].as_u64()).unwrap_or(2) as usize; // 2 as in transformers
+    let of_folder = description["num_labels"].as_u64().or(labels).unwrap_or(2) as usize; // 2 as in transformers
     let classes = if new_head { texts.classes() } else { of_folder };
     ensure!(
         texts.classes() <= classes,
         "the data has {} classes, and the model has {classes}; give --new-head",
         texts.classes()
     );
+    ensure!(classes > 1, "the texts have labels of one class only; give a text with another label");
     let config = Config::deserialize(&description).context("config.json")?;
     config.check(new_head).context("config.json")?;
     texts.check(config.vocab_size).context("--data")?;
@@ -243,7 +244,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (Some(mut trained), Some(folder)) = (run.train(&row, texts)?, export) else { return Ok(()) };
     weights.export(&row, trained.pipeline.snapshot()?, &folder)?;
     if new_head {
-        // from_pretrained needs the number of classes.
+        // from_pretrained takes the number of classes from the labels, unless `num_labels` contradicts them.
+        description.as_object_mut().map(|fields| fields.remove("num_labels"));
         description["architectures"] = json!(["BertForSequenceClassification"]);
         description["problem_type"] = json!(SINGLE_LABEL);
         let label = |class| format!("LABEL_{class}");

@@ -13,7 +13,7 @@ use stageline_report::{Cut, Link, Measured, RunLog, Target, Unit, layer_range, r
 use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
-use crate::measured_search::starts;
+use crate::measured_search::{cut_flag, starts};
 use crate::output::{print, print_error, printable, write_to};
 use crate::plan_flags::not_too_large;
 use crate::predicted_schedule::{Chosen, SEARCH};
@@ -132,6 +132,9 @@ struct Predicted<'a> {
     /// Lines about such devices, for the text.
     #[serde(skip)]
     about_devices: String,
+    /// The flag of a training program for the predicted partition, which the lines recommend.
+    #[serde(skip)]
+    cut_flag: String,
     /// Relative error of the simulated step time for the logged run's own plan: `|simulated / measured - 1|`. If the
     /// run has no network links, predictions are corrected for this error.
     own_step_error: f64,
@@ -179,6 +182,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         shared_device: log.shares_another(workers),
         unequal_devices: !about_devices.is_empty(),
         about_devices,
+        cut_flag: cut_flag(&log, &prediction.cut),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
@@ -214,7 +218,7 @@ fn text(predicted: &Predicted) -> String {
     let cores = of_other_share(predicted.other_cores, predicted.shared_device, *stages);
     let devices = match predicted.about_devices.as_str() {
         "" => String::new(),
-        lines => format!("not comparable {lines}"),
+        lines => format!("not comparable {lines}{}\n", predicted.cut_flag.trim_start()),
     };
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\

@@ -26,7 +26,7 @@ pub(crate) fn picture(timeline: &Timeline) -> String {
     }
     let without_time = timeline.rows().iter().flatten().filter(|span| span.end <= span.start).count();
     if without_time > 0 {
-        picture += &format!("{without_time} of the passes take no time, so they are missing\n");
+        picture += &format!("passes that take no time, and are therefore missing: {without_time}\n");
     }
     picture
 }

@@ -201,7 +201,8 @@ fn memory_column(bytes: &[f64]) -> (String, Vec<String>) {
 /// Number of significant digits in printed reports. Rounding errors of sums are smaller than the last of them.
 const DIGITS: i32 = 12;
 
-/// Rounds a number of a printed report to 12 significant digits, which hides the rounding errors of sums.
+/// Rounds a number of a printed report to 12 significant digits, or to a whole number if it has more digits before the
+/// point. This hides the rounding errors of sums.
 pub(crate) fn exact(number: f64) -> f64 {
     rounded(number, number)
 }

@@ -193,8 +193,8 @@ pub enum ModelError {
         /// The path of the adapters' weights file, which contains no tensor.
         path: PathBuf,
     },
-    /// The folder of LoRA adapters contains a tensor that does not belong to any linear layer of the model. The
-    /// adapters may be those of another model.
+    /// The folder of LoRA adapters contains a tensor that does not belong to any linear layer of the model's blocks. The
+    /// adapters may be those of another model, or of its head or embeddings, which PEFT can merge into the weights.
     #[error(
         "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; give adapters of this model, and \
          merge those of the head and of embeddings with PEFT (`merge_and_unload`)",

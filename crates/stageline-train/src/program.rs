@@ -1,6 +1,7 @@
 //! A training program ([`Program`]): it reads the settings, shows warnings, starts the run, and returns an exit status.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::marker::PhantomData;
 use std::process::ExitCode;
 
@@ -186,7 +187,8 @@ fn show_warnings(progress: &Progress) {
     let filter = match asked.as_deref().map(str::parse::<Targets>) {
         Some(Ok(targets)) => targets,
         Some(Err(error)) => {
-            eprintln!("RUST_LOG is not valid: {error}; give levels such as stageline=debug");
+            // A failure to write this has no other place to be reported.
+            let _ = writeln!(std::io::stderr(), "RUST_LOG is not valid: {error}; give levels such as stageline=debug");
             usual()
         }
         None => usual(),

@@ -9,7 +9,7 @@ use stageline::DeviceName;
 use stageline::remote::{Admission, Listen, Relays, Server, Token};
 use tracing::Level;
 
-use crate::output::print;
+use crate::output::{print, print_error};
 
 /// Serves devices of this host to a training run on another host
 ///
@@ -78,9 +78,9 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
             let token = Token::read_or_create(path).with_context(|| format!("--token-file {}", path.display()))?;
             if Token::others_can_read(path) {
                 let path = path.display();
-                eprintln!(
-                    "warning: other users of this host can read {path}; make it readable for its owner only: chmod 600 {path}"
-                );
+                print_error(&format!(
+                    "warning: other users of this host can read {path}; make it readable for its owner only: chmod 600 {path}\n"
+                ));
             }
             Admission::Token(token)
         }
@@ -97,8 +97,8 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     let count = devices.len();
     let server = Server::bind(devices, admission, listen)?;
     if flags.transport == TransportName::Websocket && !flags.allow_anyone {
-        eprintln!(
-            "warning: WebSocket is not encrypted: anyone who can read the network sees the token and all tensors"
+        print_error(
+            "warning: WebSocket is not encrypted: anyone who can read the network sees the token and all tensors\n",
         );
     }
     let list = |host: &str| (0..count).map(|index| format!("{host}/{index}")).collect::<Vec<_>>().join(",");

@@ -148,7 +148,8 @@ fn of_export(mut config: Value) -> Value {
 /// Changes the fields of a new model's configuration that this crate reads and the Transformers library refuses. The new
 /// values are those with which the model was created:
 ///
-/// - A `null` in place of a number or a boolean is removed, or replaced by the number.
+/// - A `null` in place of a number or a boolean is removed, or replaced by the number. So are those of fields that do not
+///   change the model, such as `use_cache`.
 /// - An integer in place of a float becomes a float.
 /// - `layer_types` of a Llama is removed, because its attention ignores the field.
 fn complete(config: &mut Value) {
@@ -157,7 +158,11 @@ fn complete(config: &mut Value) {
     let kind = config["model_type"].as_str().unwrap_or_default().to_owned();
     let family = Family::read(&kind, config).and_then(Result::ok);
     let Some(fields) = config.as_object_mut() else { return };
-    let has_default = |name: &str| name == "max_window_layers" || BOOLEANS.contains(&name);
+    let has_default = |name: &str| {
+        let unused =
+            ["use_cache", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"];
+        name == "max_window_layers" || BOOLEANS.contains(&name) || unused.contains(&name)
+    };
     fields.retain(|name, value| !(value.is_null() && has_default(name)));
     for value in fields.iter_mut().filter(|(name, _)| FLOATS.contains(&name.as_str())).map(|(_, value)| value) {
         value.as_f64().into_iter().for_each(|number| *value = number.into());
@@ -168,7 +173,7 @@ fn complete(config: &mut Value) {
         return;
     }
     // The Transformers library reads a Mistral with `layer_types` as a Ministral, which needs the size of a head.
-    let is_ministral = kind == "mistral" && fields.get("layer_types").is_some_and(Value::is_array);
+    let is_ministral = kind == "mistral" && fields.contains_key("layer_types");
     for (name, number) in [("head_dim", model.head_size), ("num_key_value_heads", model.key_value_heads)] {
         if fields.get(name).map_or(is_ministral, Value::is_null) {
             fields.insert(name.to_owned(), number.into());
@@ -252,7 +257,11 @@ mod tests {
         let windows = json!({"use_sliding_window": null, "max_window_layers": null});
         let types = json!({"layer_types": ["sliding_attention", "full_attention"]});
         for (kind, given, expected) in [
-            ("llama", with(&[&nulls, &types, &json!({"head_dim": null})]), json!({"head_dim": null})),
+            (
+                "llama",
+                with(&[&nulls, &types, &json!({"head_dim": null, "use_cache": null})]),
+                json!({"head_dim": null}),
+            ),
             (
                 "qwen2",
                 with(&[&own, &nulls, &windows, &json!({"head_dim": null})]),
@@ -268,6 +277,11 @@ mod tests {
                 "mistral",
                 with(&[&types, &json!({"num_key_value_heads": 2})]),
                 with(&[&types, &json!({"head_dim": 6, "num_key_value_heads": 2})]),
+            ),
+            (
+                "mistral",
+                with(&[&own, &json!({"layer_types": null})]),
+                with(&[&own, &json!({"layer_types": null, "head_dim": 6})]),
             ),
             (
                 "llama",

@@ -57,6 +57,7 @@ impl Measured {
             ..self.clone()
         })
     }
+
     /// Returns the time of a micro-batch's forward and backward pass through all layers, in seconds.
     fn passes(&self) -> f64 {
         self.layers.iter().map(|layer| layer.forward + layer.backward).sum()

@@ -16,10 +16,14 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// Maximum number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
-/// Maximum number of worker x micro-batch pairs for which the search looks for a plan. Its time grows nearly in
-/// proportion to this number, and is longest with more workers than micro-batches. On one core of an EPYC (2026-11-28,
-/// `opt-level = 1`), 512 x 512 took 194 s and 0.3 GB, and 3,000 x 10 took 36 s.
+/// Maximum number of worker x micro-batch pairs for which the search looks for a plan. For up to [`MOST_WORKERS`]
+/// workers, its time grows nearly in proportion to this number. On one core of an EPYC (2026-11-28, `opt-level = 1`),
+/// 512 x 512 took 194 s and 0.3 GB.
 const MOST_PAIRS: usize = 300_000;
+
+/// Maximum number of workers for which the search looks for a plan. Its time grows faster than the square of this
+/// number: with one micro-batch, 1,000 workers took 2 s, and 8,000 took 186 s.
+const MOST_WORKERS: usize = 1_000;
 
 /// Relative tolerance (1e-9) below which two plans' times count as equal, because summing the same costs in another
 /// order causes rounding errors.
@@ -154,8 +158,9 @@ pub fn check_search_size(workers: usize, micro_batches: usize) -> Result<(), Sea
     if workers == 0 || micro_batches == 0 {
         return Err(SearchError::Nothing { workers, micro_batches });
     }
-    if workers.saturating_mul(micro_batches) > MOST_PAIRS {
-        return Err(SearchError::TooLarge { workers, micro_batches, most: MOST_PAIRS });
+    if workers > MOST_WORKERS || workers.saturating_mul(micro_batches) > MOST_PAIRS {
+        let (most_workers, most) = (MOST_WORKERS, MOST_PAIRS);
+        return Err(SearchError::TooLarge { workers, micro_batches, most_workers, most });
     }
     Ok(())
 }
@@ -322,6 +327,8 @@ pub enum SearchError {
         workers: usize,
         /// Requested number of micro-batches per step.
         micro_batches: usize,
+        /// Maximum of `workers`.
+        most_workers: usize,
         /// Maximum of `workers` x `micro_batches`.
         most: usize,
     },
@@ -357,10 +364,10 @@ impl fmt::Display for SearchError {
                 f,
                 "{workers} stages and {micro_batches} micro-batches: ask for at least 1 stage and 1 micro-batch"
             ),
-            Self::TooLarge { workers, micro_batches, most } => write!(
+            Self::TooLarge { workers, micro_batches, most_workers, most } => write!(
                 f,
-                "a search for {workers} workers x {micro_batches} micro-batches is too long: the limit is a product of {most}, which \
-                 takes several minutes; ask for fewer, or compare schedules with `stageline simulate`"
+                "a search for {workers} workers x {micro_batches} micro-batches is too long: the limits are {most_workers} workers and \
+                 a product of {most}, for a few minutes; ask for fewer, or compare schedules with `stageline simulate`"
             ),
             Self::Costs { workers } => {
                 write!(

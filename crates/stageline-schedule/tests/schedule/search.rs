@@ -258,10 +258,12 @@ fn the_search_takes_the_costs_of_each_placement() {
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
     // A search that would be too long is refused before any costs are asked for.
     let too_large = best_placed(1001, 300, 1..=4, |_| unreachable!()).unwrap_err();
-    assert_eq!(too_large, SearchError::TooLarge { workers: 1001, micro_batches: 300, most: 300_000 });
+    let expected = SearchError::TooLarge { workers: 1001, micro_batches: 300, most_workers: 1000, most: 300_000 };
+    assert_eq!(too_large, expected);
     assert!(
-        too_large.to_string().contains("the limit is a product of 300000, which takes several minutes; ask for fewer")
+        too_large.to_string().contains("the limits are 1000 workers and a product of 300000, for a few minutes; ask")
     );
+    assert!(matches!(check_search_size(601, 500), Err(SearchError::TooLarge { .. })));
     // A search of two minutes is not.
     assert_eq!(check_search_size(400, 500), Ok(()));
 }

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn settings_of_the_user_are_found_in_the_folders_around() {
         let folder = env::temp_dir().join(format!("stageline-{}-settings", std::process::id()));
-        let _ = fs::remove_dir_all(&folder); // of an earlier process with this id
+        let _ = fs::remove_dir_all(&folder); // an earlier process with this id may have left it
         let inner = folder.join("inner");
         fs::create_dir_all(&inner).unwrap();
         assert!(!has_settings(&inner), "no settings are expected in {}", env::temp_dir().display());

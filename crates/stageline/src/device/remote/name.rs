@@ -82,12 +82,15 @@ impl FromStr for HostName {
 /// Returns the first two of the device names `names` that have the same iroh id and different addresses; `None` if there
 /// are no such two.
 pub(crate) fn one_id_for_two_addresses<'a>(names: &[&'a RemoteName]) -> Option<[&'a RemoteName; 2]> {
-    let id = |name: &RemoteName| match &name.host {
-        HostName::Iroh { id, .. } => Some(id.clone()),
-        HostName::WebSocket { .. } => None,
-    };
+    fn id(name: &RemoteName) -> Option<&str> {
+        match &name.host {
+            HostName::Iroh { id, .. } => Some(id),
+            HostName::WebSocket { .. } => None,
+        }
+    }
     names.iter().enumerate().find_map(|(at, &one)| {
-        let conflicts = |other: &&RemoteName| id(one).is_some() && id(one) == id(other) && one.host != other.host;
+        let shared = id(one)?;
+        let conflicts = |other: &&RemoteName| id(other) == Some(shared) && other.host != one.host;
         names[at + 1..].iter().copied().find(conflicts).map(|other| [one, other])
     })
 }
