@@ -15,7 +15,7 @@ def main():
     folder = Path(sys.argv[1])
     readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
     section = re.search(r"## Your own model\n(.*?)\n## ", readme, re.DOTALL).group(1)
-    block = lambda language: re.search(rf"```{language}\n(.*?)```", section, re.DOTALL).group(1)
+    block = lambda language: re.search(rf"```{language}(?:,ignore)?\n(.*?)```", section, re.DOTALL).group(1)
     published = re.search(r'`(stageline = "[^"]+")`', section).group(1)
     dependencies, replaced = re.subn(r"^stageline = \{ path = .*$", published, block("toml"), flags=re.MULTILINE)
     assert replaced == 1, "the README's Cargo.toml names the path of a clone once"
