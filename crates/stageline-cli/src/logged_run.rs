@@ -129,12 +129,6 @@ struct Predicted<'a> {
     /// Whether the devices of the logged run are not equally fast, and this prediction moves layers between them, so
     /// that it is unreliable.
     unequal_devices: bool,
-    /// Lines about such devices, for the text.
-    #[serde(skip)]
-    about_devices: String,
-    /// The flag of a training program for the predicted partition, which the lines recommend.
-    #[serde(skip)]
-    cut_flag: String,
     /// Relative error of the simulated step time for the logged run's own plan: `|simulated / measured - 1|`. If the
     /// run has no network links, predictions are corrected for this error.
     own_step_error: f64,
@@ -181,15 +175,22 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         other_cores: log.other_cores(workers),
         shared_device: log.shares_another(workers),
         unequal_devices: !about_devices.is_empty(),
-        about_devices,
-        cut_flag: cut_flag(&log, &prediction.cut),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
-    print(&if flags.json { serde_json::to_string(&predicted)? + "\n" } else { text(&predicted) })
+    if flags.json {
+        return print(&(serde_json::to_string(&predicted)? + "\n"));
+    }
+    let cut = cut_flag(&log, &prediction.cut);
+    let devices = match about_devices.as_str() {
+        "" => String::new(),
+        lines => format!("not comparable {lines}{}\n", cut.trim_start()),
+    };
+    print(&text(&predicted, &devices))
 }
 
-fn text(predicted: &Predicted) -> String {
+/// Returns the prediction as text. `devices` is empty, or has lines that say why the run's devices make it unreliable.
+fn text(predicted: &Predicted, devices: &str) -> String {
     let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, unit, peak_live, .. } =
         predicted;
     let chunks = match predicted.chunks {
@@ -216,10 +217,6 @@ fn text(predicted: &Predicted) -> String {
     // Unlike the throughput in a log, a predicted throughput does not count masked tokens.
     let trained = if *unit == Unit::Tokens { "trained " } else { "" };
     let cores = of_other_share(predicted.other_cores, predicted.shared_device, *stages);
-    let devices = match predicted.about_devices.as_str() {
-        "" => String::new(),
-        lines => format!("not comparable {lines}{}\n", predicted.cut_flag.trim_start()),
-    };
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {cores}\

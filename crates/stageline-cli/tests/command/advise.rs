@@ -151,6 +151,13 @@ fn a_partition_over_unequal_devices_comes_with_a_warning() {
     let mixed = moved(r#","device":"cpu,wgpu:0""#);
     assert!(mixed.contains("the devices of the run (cpu, wgpu:0) are not equally fast"), "{mixed}");
     assert!(!mixed.contains("--speeds"), "{mixed}");
+    // `predict` marks the same partition, and names it as a flag.
+    let log = folder.path().join("run.jsonl");
+    let predict = format!("predict --from {} --stages 2 --schedule 1f1b", log.display());
+    let predicted = text(&predict);
+    let marked = "not comparable the devices of the run (cpu, wgpu:0) are not equally fast";
+    assert!(predicted.contains(marked) && predicted.contains("\n--cut 0,"), "{predicted}");
+    assert_eq!(json(&format!("{predict} --json"))["unequal_devices"], true);
     for speeds in [r#""1,2""#, "[1.0,2.0]", r#""measured""#] {
         let found = moved(&format!(r#","device":"cpu,cpu","speeds":{speeds}"#));
         assert!(found.contains("(cpu, cpu) are not equally fast"), "{found}");
