@@ -10,6 +10,7 @@ use stageline_hub::{
 };
 
 use crate::error::ModelError;
+use crate::families::llama::null_is_default;
 use crate::families::{Family, Samples, architecture};
 use crate::lora::Adapters;
 use crate::model::{LanguageModel, Logits, Tokens};
@@ -153,17 +154,14 @@ fn of_export(mut config: Value) -> Value {
 /// - An integer in place of a float becomes a float.
 /// - `layer_types` of a Llama is removed, because its attention ignores the field.
 fn complete(config: &mut Value) {
-    const BOOLEANS: [&str; 4] = ["tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"];
+    const UNUSED: [&str; 6] =
+        ["use_cache", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"];
     const FLOATS: [&str; 3] = ["rms_norm_eps", "initializer_range", "layer_norm_epsilon"];
     let kind = config["model_type"].as_str().unwrap_or_default().to_owned();
     let family = Family::read(&kind, config).and_then(Result::ok);
     let Some(fields) = config.as_object_mut() else { return };
-    let has_default = |name: &str| {
-        let unused =
-            ["use_cache", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"];
-        name == "max_window_layers" || BOOLEANS.contains(&name) || unused.contains(&name)
-    };
-    fields.retain(|name, value| !(value.is_null() && has_default(name)));
+    let is_optional = |name: &str| null_is_default(name) || UNUSED.contains(&name);
+    fields.retain(|name, value| !(value.is_null() && is_optional(name)));
     for value in fields.iter_mut().filter(|(name, _)| FLOATS.contains(&name.as_str())).map(|(_, value)| value) {
         value.as_f64().into_iter().for_each(|number| *value = number.into());
     }

@@ -86,13 +86,20 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
+/// Whether a `null` for the field `name` of a `config.json` stands for the default value. The field has no meaning
+/// without a value.
+pub fn null_is_default(name: &str) -> bool {
+    const FIELDS: [&str; 5] =
+        ["tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers"];
+    FIELDS.contains(&name)
+}
+
 /// Overwrites fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with` does
-/// not overwrite booleans and `max_window_layers`, which need a value.
+/// not overwrite a field that needs a value ([`null_is_default`]).
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
-            let has_default = name == "max_window_layers" || object.get(name).is_some_and(Value::is_boolean);
-            if !(value.is_null() && has_default) {
+            if !(value.is_null() && null_is_default(name)) {
                 object.insert(name.clone(), value.clone());
             }
         }

@@ -15,6 +15,6 @@ mod layers;
 mod names;
 mod rope;
 
-pub use config::Config;
+pub use config::{Config, null_is_default};
 pub use layers::{Block, Embeddings, Norm, block, norm};
 pub use names::NAMES;
