@@ -1,12 +1,12 @@
 //! `stageline predict` and `stageline page`: predictions and an HTML page from the log of a run.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::BufReader;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
 use stageline_report::{Cut, Link, Measured, RunLog, Target, Unit, layer_range, run_page};
@@ -14,7 +14,7 @@ use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
 use crate::measured_search::{cut_flag, starts};
-use crate::output::{print, print_error, printable, write_to};
+use crate::output::{check_keeps, print, print_error, printable, write_to};
 use crate::plan_flags::not_too_large;
 use crate::predicted_schedule::{Chosen, SEARCH};
 
@@ -296,11 +296,8 @@ fn own_error(log: &RunLog, measured: &Measured) -> Result<OwnError> {
 }
 
 pub(crate) fn page(flags: &PageFlags) -> Result<()> {
-    let (log, html) = (flags.from.as_path(), flags.html.as_path());
-    let is_log =
-        html != "-" && fs::canonicalize(html).is_ok_and(|html| fs::canonicalize(log).is_ok_and(|log| html == log));
-    ensure!(!is_log, "--html {}: the page would replace the log of the run; give another file", html.display());
-    write_to(html, &run_page(&read(log)?))
+    check_keeps(&flags.from, "--html", Some(&flags.html))?;
+    write_to(&flags.html, &run_page(&read(&flags.from)?))
 }
 
 /// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Prints a

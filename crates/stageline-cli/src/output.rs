@@ -69,6 +69,25 @@ pub(crate) fn printable(text: &str) -> String {
     escaped
 }
 
+/// Returns an error if the output file of the flag `flag` is the file `input` that the command reads, which writing the
+/// output would replace.
+pub(crate) fn check_keeps(input: &Path, flag: &str, output: Option<&Path>) -> anyhow::Result<()> {
+    let Some(output) = output.filter(|output| *output != "-") else { return Ok(()) };
+    // Terminals and pipes may be both.
+    let is_input = input.is_file() && same_file(input, output).unwrap_or(false);
+    ensure!(
+        !is_input,
+        "{flag} {}: the output would replace the file that is read; give another file",
+        output.display()
+    );
+    Ok(())
+}
+
+/// Returns whether two paths name one file. If a file does not exist, this is an error.
+fn same_file(one: &Path, other: &Path) -> std::io::Result<bool> {
+    Ok(one.canonicalize()? == other.canonicalize()?)
+}
+
 /// Writes `text` to the standard output. A pipe that its reader closes early is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)

@@ -1,6 +1,7 @@
 //! Formats the results of `simulate` and `search`, as text or JSON: [`Report`].
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
@@ -16,7 +17,7 @@ pub(crate) struct ReportFlags {
     json: bool,
     /// SVG file to which a picture of the simulated timeline is written
     #[arg(long, value_name = "FILE")]
-    svg: Option<std::path::PathBuf>,
+    pub(crate) svg: Option<PathBuf>,
     /// Prints the simulated timeline as text, after the report
     #[arg(long)]
     grid: bool,

@@ -10,7 +10,7 @@ use stageline_schedule::{Best, Memory, Placement, best, check_search_size};
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::logged_run::{other_share, read, unequal_devices};
 use crate::measured_search::{MeasuredSearch, starts};
-use crate::output::{print_error, write_to};
+use crate::output::{check_keeps, print_error, write_to};
 use crate::report::{FoundCut, Report, ReportFlags};
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
@@ -46,6 +46,10 @@ pub(crate) struct Flags {
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     check_search_size(flags.stages, flags.micro_batches)?;
+    if let Some(log) = &flags.from {
+        check_keeps(log, "--csv", flags.csv.as_deref())?;
+        check_keeps(log, "--svg", flags.report.svg.as_deref())?;
+    }
     let (found, cut) = flags.search()?;
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;

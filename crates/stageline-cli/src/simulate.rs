@@ -7,6 +7,7 @@ use clap::Args;
 use stageline_schedule::{Memory, check, lower_bound, simulate};
 
 use crate::costs::{CostFlags, MemoryFlags};
+use crate::output::check_keeps;
 use crate::plan_flags::{Shape, read_plan};
 use crate::report::{Report, ReportFlags, exact};
 
@@ -43,7 +44,10 @@ pub(crate) struct Flags {
 
 pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let plan = match (&flags.plan, &flags.shape) {
-        (Some(path), _) => read_plan(path)?,
+        (Some(path), _) => {
+            check_keeps(path, "--svg", flags.report.svg.as_deref())?;
+            read_plan(path)?
+        }
         (None, Some(shape)) => shape.plan()?,
         (None, None) => anyhow::bail!("give --stages and --micro-batches, or a --plan"),
     };

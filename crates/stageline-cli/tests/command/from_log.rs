@@ -65,7 +65,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
 }
 
 #[test]
-fn a_page_goes_to_the_standard_output_and_never_over_its_log() {
+fn a_page_goes_to_the_standard_output_and_no_output_replaces_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = write(folder.path(), "run.jsonl", LOG);
     let html = folder.path().join("run.html").display().to_string();
@@ -75,9 +75,16 @@ fn a_page_goes_to_the_standard_output_and_never_over_its_log() {
     assert!(!fs::exists("-").unwrap());
     let same = folder.path().join(".").join("run.jsonl");
     for path in [log.clone(), same.display().to_string()] {
-        let refused = error(&format!("page --from {log} --html {path}"));
-        assert!(refused.contains("the page would replace the log of the run; give another file"), "{refused}");
-        assert_eq!(fs::read_to_string(&log).unwrap(), LOG);
+        for command in [
+            format!("page --from {log} --html {path}"),
+            format!("search --stages 2 --micro-batches 4 --from {log} --csv {path}"),
+            format!("search --stages 2 --micro-batches 4 --from {log} --svg {path}"),
+        ] {
+            let refused = error(&command);
+            let expected = format!("{path}: the output would replace the file that is read; give another file");
+            assert!(refused.contains(&expected), "{command}: {refused}");
+            assert_eq!(fs::read_to_string(&log).unwrap(), LOG);
+        }
     }
 }
 

@@ -52,6 +52,16 @@ fn a_plan_is_drawn_as_svg() {
     assert!(svg.starts_with("<svg ") && svg.contains("<title>7W7</title>"), "{svg}");
 }
 
+#[test]
+fn a_picture_does_not_replace_the_plan_that_it_shows() {
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("plan.csv");
+    fs::write(&plan, "0F0,0B0\n").unwrap();
+    let refused = error(&format!("simulate --plan {0} --svg {0}", plan.display()));
+    assert!(refused.contains("the output would replace the file that is read; give another file"), "{refused}");
+    assert_eq!(fs::read_to_string(plan).unwrap(), "0F0,0B0\n");
+}
+
 /// Tests that simulated bubbles are those of the Zero Bubble paper (arXiv:2401.10241), for 8 workers and 24
 /// micro-batches.
 #[test]
