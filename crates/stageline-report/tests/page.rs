@@ -5,7 +5,7 @@ mod synthetic;
 
 use std::collections::BTreeMap;
 
-use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise, Validation};
+use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise, Step, Validation};
 use stageline_report::{RunLog, run_page};
 
 use events::event;
@@ -183,6 +183,18 @@ fn charts_draw_some_of_many_validations() {
     }
 }
 
+/// Tests charts of figures that only some of many steps have. The points are thinned out, and none of the steps that
+/// have the figure would be among every 10th step.
+#[test]
+fn charts_draw_figures_that_few_of_many_steps_have() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    let metrics = |at: usize| (at % 10 == 9).then(|| ("accuracy".to_owned(), 0.5)).into_iter().collect();
+    let step = |at: usize| Step { step: at, metrics: metrics(at), ..log.steps[0].clone() };
+    log.steps = (0..20_000).map(step).collect();
+    let drawn = heights(chart(&run_page(&log), "accuracy").unwrap(), 0.5);
+    assert!(drawn[0].len() == 2_000 && drawn[0].iter().all(|value| (value - 0.5).abs() < 0.01), "{}", drawn[0].len());
+}
+
 #[test]
 fn a_run_without_steps_has_a_page() {
     let mut empty = log(&[1.0; 2], 2, 2, 0.0);
@@ -250,4 +262,21 @@ fn the_caption_of_the_timeline_names_every_colour() {
         let section = &page[page.find("The timeline").unwrap()..];
         assert!(section.contains(caption) && section.contains(&format!("class='act c{colour}'")), "{activity}");
     }
+}
+
+/// Tests that the utilisation in the summary is that of the steps whose throughput stands before it: the first two steps
+/// are left out.
+#[test]
+fn the_utilisation_is_that_of_the_throughput_before_it() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    log.steps.truncate(3);
+    for (step, (tokens_per_s, utilisation)) in log.steps.iter_mut().zip([(10.0, 0.01), (10.0, 0.01), (400.0, 0.4)]) {
+        (step.tokens_per_s, step.model_flop_utilisation) = (tokens_per_s, Some(utilisation));
+    }
+    let page = run_page(&log);
+    let summary = &page[page.find("Throughput: ").expect("the summary has the throughput")..][..100];
+    assert!(
+        summary.starts_with("Throughput: 400 ") && summary.contains("That is 40.0% of the peak FLOP/s"),
+        "{summary}"
+    );
 }

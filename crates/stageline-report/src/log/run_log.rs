@@ -130,6 +130,12 @@ impl RunLog {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
+    /// Returns the median model FLOP utilisation, from 0 to 1, over the same steps as [`throughput`](Self::throughput).
+    /// Returns `None` if no such step logged it.
+    pub fn model_flop_utilisation(&self) -> Option<f64> {
+        median(self.warm().filter(|step| !step.synchronised).filter_map(|step| step.model_flop_utilisation))
+    }
+
     /// Whether the optimizer of the run is Adam or a variant of it; false if the log does not name the optimizer.
     pub fn is_adam(&self) -> bool {
         matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))

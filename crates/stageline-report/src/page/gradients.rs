@@ -4,7 +4,7 @@
 use super::chart::{LineChart, Scale, Series, StackedBars, number};
 use super::drawing::Line;
 use super::html::Page;
-use super::over_steps::every;
+use super::over_steps::thinned;
 use crate::log::RunLog;
 use crate::log::record::{Health, Noise, Step};
 
@@ -12,10 +12,15 @@ use crate::log::record::{Health, Noise, Step};
 const MOST_LAYERS: usize = 8;
 
 /// Adds a section about the gradient noise to a run's HTML page. Its charts show the noise scale of the whole gradient,
-/// the noise scale of each stage, and the variance of each stage's gradient, over the training steps. Adds nothing if
-/// no step measured the noise.
+/// the noise scale of each stage, and the variance of each stage's gradient, over the training steps; those of the
+/// stages since the run was last started or resumed. Adds nothing if no step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
-    let measured: Vec<_> = log.steps.iter().filter_map(|step| Some((step.step as f64, step.noise.as_ref()?))).collect();
+    fn of_step(step: &Step) -> Option<(f64, &Noise)> {
+        Some((step.step as f64, step.noise.as_ref()?))
+    }
+    let measured: Vec<_> = log.steps.iter().filter_map(of_step).collect();
+    // Before the last resume, the model may have been cut into other stages.
+    let of_this_cut: Vec<_> = log.steps_since_resume().filter_map(of_step).collect();
     if measured.is_empty() {
         return;
     }
@@ -34,12 +39,12 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     let total = scales(&measured, "total", log.plan.stages(), |noise| (noise.scale, noise.smoothed_scale));
     let of_stage = |stage: usize| {
         let found = |noise: &Noise| noise.stages.get(stage).map(|found| (found.scale, found.smoothed_scale));
-        scales(&measured, &format!("stage {stage}"), stage, |noise| found(noise).unwrap_or_default())
+        scales(&of_this_cut, &format!("stage {stage}"), stage, |noise| found(noise).unwrap_or_default())
     };
     let variances = stages.clone().map(|stage| {
         let variance = |noise: &Noise| Some(noise.stages.get(stage)?.estimate.variance);
-        let points = measured.iter().filter_map(|&(step, noise)| Some((step, variance(noise)?)));
-        Series { name: format!("stage {stage}"), points: thinned(points.collect()), line: Line::Solid, colour: stage }
+        let points = of_this_cut.iter().filter_map(|&(step, noise)| Some((step, variance(noise)?)));
+        Series { name: format!("stage {stage}"), points: thinned(points), line: Line::Solid, colour: stage }
     });
     let chart = |title, y, series| LineChart { title, x: "step", y, scale: Scale::Linear, series }.svg_if_measured();
     let of_stages: Vec<_> = stages.flat_map(of_stage).collect();
@@ -64,19 +69,13 @@ fn scales(
     logged: impl Fn(&Noise) -> (Option<f64>, Option<f64>),
 ) -> Vec<Series> {
     let points = |scale: &dyn Fn(&Noise) -> Option<f64>| {
-        thinned(measured.iter().filter_map(|&(step, noise)| Some((step, scale(noise)?))).collect())
+        thinned(measured.iter().filter_map(|&(step, noise)| Some((step, scale(noise)?))))
     };
     let (smoothed, alone) = (points(&|noise| logged(noise).1), points(&|noise| logged(noise).0));
     vec![
         Series { name: name.to_owned(), points: smoothed, line: Line::Solid, colour },
         Series { name: format!("{name}, of the step"), points: alone, line: Line::Dashed, colour },
     ]
-}
-
-/// Returns at most 2,000 of the points of a chart's line, evenly spaced, so that charts stay small.
-fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
-    let every = every(points.len());
-    points.into_iter().step_by(every).collect()
 }
 
 pub(super) fn health(page: &mut Page, log: &RunLog) {

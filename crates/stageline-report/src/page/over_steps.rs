@@ -11,19 +11,17 @@ pub(super) type Figure<'a> = (&'a str, Line, fn(&Step) -> Option<f64>);
 /// loss, and the line `more`, if given. `y` is the label of the vertical axis.
 pub(super) fn over_steps(steps: &[&Step], title: &str, y: &str, figures: &[Figure], more: Option<Series>) -> String {
     let series = figures.iter().enumerate().map(|(colour, (name, line, figure))| {
-        let points = thinned(steps).map(|step| (step.step as f64, figure(step).unwrap_or(f64::NAN)));
-        Series { name: (*name).to_owned(), points: points.collect(), line: *line, colour }
+        let point = |step: &&Step| (step.step as f64, figure(step).unwrap_or(f64::NAN));
+        Series { name: (*name).to_owned(), points: thinned(steps.iter().map(point)), line: *line, colour }
     });
     LineChart { title, x: "step", y, scale: Scale::Linear, series: series.chain(more).collect() }.svg()
 }
 
-/// Returns at most 2,000 of the given training steps or validations, evenly spaced, so that charts stay small.
-pub(super) fn thinned<'a, T>(measured: &[&'a T]) -> impl Iterator<Item = &'a T> {
-    measured.iter().copied().step_by(every(measured.len()))
-}
-
-/// Returns the stride n for a chart that draws every n-th of `points` points, so that it draws at most 2,000.
-pub(super) fn every(points: usize) -> usize {
+/// Returns at most 2,000 of the points of a chart's line, evenly spaced, so that charts stay small. Points without a
+/// value must have been left out before, or the stride might skip all points that have one.
+pub(super) fn thinned(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     const MOST: usize = 2_000;
-    points.div_ceil(MOST).max(1)
+    let points: Vec<_> = points.collect();
+    let every = points.len().div_ceil(MOST).max(1);
+    points.into_iter().step_by(every).collect()
 }

@@ -53,9 +53,13 @@ pub fn run_page(log: &RunLog) -> String {
     metrics(&mut page, log);
     bubble(&mut page, log);
     if let Some(step) = log.steps_since_resume().find(|step| !step.timeline.is_empty()) {
+        let empty = match log.plan.stages() == log.plan.workers() {
+            true => "the bubble",
+            false => "the bubble, or the worker computes another of its stages",
+        };
         let about = format!(
             "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards and input gradients. Pink: weight gradients of split backwards. \
-             Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
+             Green: norms and optimizer. Thin lines: transfers. Empty: {empty}.",
             step.step,
             number(1e3 * step.step_seconds),
             step.clock()
@@ -119,11 +123,9 @@ fn summary(log: &RunLog) -> String {
             log.run.unit,
             if synchronised { " in the other steps" } else { "" }
         );
-    }
-    let free = log.steps_since_resume().filter(|step| !step.synchronised);
-    let utilisation = free.filter_map(|step| step.model_flop_utilisation);
-    if let Some(utilisation) = median(utilisation) {
-        let _ = write!(text, " That is {:.1}% of the peak FLOP/s of the devices.", 100.0 * utilisation);
+        if let Some(utilisation) = log.model_flop_utilisation() {
+            let _ = write!(text, " That is {:.1}% of the peak FLOP/s of the devices.", 100.0 * utilisation);
+        }
     }
     if let Some(last) = log.validations.last() {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
@@ -132,9 +134,8 @@ fn summary(log: &RunLog) -> String {
 }
 
 fn validations(log: &RunLog) -> Option<Series> {
-    let all: Vec<_> = log.validations.iter().collect();
     let point = |validation: &Validation| (validation.after_steps as f64, validation.validation_loss);
-    let points: Vec<_> = thinned(&all).map(point).collect();
+    let points = thinned(log.validations.iter().map(point));
     (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
 }
 
@@ -150,16 +151,14 @@ fn metrics(page: &mut Page, log: &RunLog) {
         "Metrics",
         "Means over the targets of each step, and over the held-out samples. They are not part of the loss.",
     );
-    let (all, validations) = (log.steps.iter().collect::<Vec<_>>(), log.validations.iter().collect::<Vec<_>>());
     page.pictures(names.into_iter().map(|name| {
-        let training = thinned(&all).filter_map(|step| Some((step.step as f64, *step.metrics.get(name)?))).collect();
-        let validation =
-            thinned(&validations).filter_map(|found| Some((found.after_steps as f64, *found.metrics.get(name)?)));
+        let in_step = |step: &Step| Some((step.step as f64, *step.metrics.get(name)?));
+        let in_validation = |found: &Validation| Some((found.after_steps as f64, *found.metrics.get(name)?));
+        let training = thinned(log.steps.iter().filter_map(in_step));
+        let validation = thinned(log.validations.iter().filter_map(in_validation));
         let series = |name: &str, points, line, colour| Series { name: name.to_owned(), points, line, colour };
-        let series = vec![
-            series("training", training, Line::Solid, 0),
-            series("validation", validation.collect(), Line::Dashed, 1),
-        ];
+        let series =
+            vec![series("training", training, Line::Solid, 0), series("validation", validation, Line::Dashed, 1)];
         LineChart { title: name, x: "step", y: "mean over the targets", scale: Scale::Linear, series }.svg()
     }));
 }
@@ -259,7 +258,7 @@ fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> V
 fn peaks(log: &RunLog) -> String {
     let steps: Vec<_> = log.steps_since_resume().collect();
     let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
-    let series = line_per_worker(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
+    let series = line_per_worker(log, |worker| thinned(steps.iter().filter_map(|step| point(worker, step))));
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
@@ -287,7 +286,7 @@ fn device_memory(log: &RunLog) -> Option<String> {
     let points = |device: &str, bytes: fn(&DeviceMemory) -> u64| {
         let of_step = |step: &Step| step.device_memory.iter().find(|memory| memory.device == device).map(bytes);
         let point = |step: &Step| Some((step.step as f64, megabytes(of_step(step)?)));
-        thinned(&steps).filter_map(point).collect::<Vec<_>>()
+        thinned(steps.iter().copied().filter_map(point))
     };
     let mut series = Vec::new();
     for (colour, device) in devices.into_iter().enumerate() {
