@@ -92,6 +92,9 @@ mod tests {
             let random = |shape: [usize; 2], mean: f64| uniform(shape, mean - 3.0..mean + 3.0, &device);
             let gamma = random([1, WIDTH], 1.0).flatten::<1>(0, 1);
             norm.gamma = Param::from_tensor(gamma.clone().autodiff().require_grad());
+            let shift =
+                if bias { random([1, WIDTH], 0.0) } else { Tensor::zeros([1, WIDTH], &device) }.flatten::<1>(0, 1);
+            norm.beta = norm.beta.map(|_| Param::from_tensor(shift.clone().autodiff().require_grad()));
             let (input, upstream) = (random([ROWS, WIDTH], 0.7), random([ROWS, WIDTH], 0.0));
             let leaf = input.clone().autodiff().require_grad();
             let output = norm.forward(leaf.clone());
@@ -99,7 +102,7 @@ mod tests {
             let valid = norm.valid().forward(input.clone());
             assert_eq!(numbers(output.clone().inner()), numbers(valid), "a graph must not change the result");
 
-            let (x, up, gamma) = (numbers(input), numbers(upstream), numbers(gamma));
+            let (x, up, gamma, shift) = (numbers(input), numbers(upstream), numbers(gamma), numbers(shift));
             let mut exact = (Vec::new(), Vec::new(), vec![0.0; WIDTH], vec![0.0; WIDTH]);
             for (x, up) in x.chunks(WIDTH).zip(up.chunks(WIDTH)) {
                 let mean = x.iter().sum::<f64>() / WIDTH as f64;
@@ -109,7 +112,7 @@ mod tests {
                 let scaled: Vec<_> = up.iter().zip(&gamma).map(|(up, gamma)| up * gamma).collect();
                 let plain = scaled.iter().sum::<f64>() / WIDTH as f64;
                 let along = scaled.iter().zip(&hat).map(|(scaled, hat)| scaled * hat).sum::<f64>() / WIDTH as f64;
-                exact.0.extend(hat.iter().zip(&gamma).map(|(hat, gamma)| hat * gamma));
+                exact.0.extend(hat.iter().zip(&gamma).zip(&shift).map(|((hat, gamma), shift)| hat * gamma + shift));
                 exact.1.extend(scaled.iter().zip(&hat).map(|(scaled, hat)| over * (scaled - plain - hat * along)));
                 exact.2.iter_mut().zip(up.iter().zip(&hat)).for_each(|(sum, (up, hat))| *sum += up * hat);
                 exact.3.iter_mut().zip(up).for_each(|(sum, up)| *sum += up);

@@ -185,8 +185,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 replica,
                 "the backward of `{first}` in stage {stage}, and of {more} more of its parameters, is not split: \
                  use `stageline::nn::{{Linear, Embedding, LayerNorm, RmsNorm}}` for layers that have a counterpart \
-                 there (convolutions have none, and LoRA adapters are never split), or choose a schedule without split \
-                 backwards"
+                 there (convolutions have none, and LoRA adapters of layers other than `Linear` are not split), or choose \
+                 a schedule without split backwards"
             );
         }
     }

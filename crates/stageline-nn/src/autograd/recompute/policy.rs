@@ -168,9 +168,9 @@ impl Parts {
                  do not detach their inputs",
             ),
             Self { .. } => Some(
-                "it has no part that the policy names; mark its parts by `nn::block`, `nn::selective` or \
-                 `nn::feed_forward`, and run blocks that form segments by `nn::sequence`, or as a `Vec` of stages whose input \
-                 has one float tensor",
+                "it has no part that the policy names, in which blocks count from 0 in each stage; mark its parts by \
+                 `nn::block`, `nn::selective` or `nn::feed_forward`, and run blocks that form segments by `nn::sequence`, or \
+                 as a `Vec` of stages whose input has one float tensor",
             ),
         }
     }
@@ -243,7 +243,8 @@ impl SequenceParts {
     /// `kept` runs the others, whose activations are retained. Each closure takes the blocks of a piece and the piece's
     /// input.
     ///
-    /// While `kept` runs, the calls of [`block`](super::block) inside its blocks are neither counted nor recomputed.
+    /// While `kept` runs, the calls of [`block`](super::block) inside its blocks are neither counted nor recomputed. A
+    /// piece that `recomputed` cannot recompute runs as it is, and a call of `block` inside it gets the piece's index.
     pub fn run<B, T>(
         self,
         blocks: &[B],
@@ -251,9 +252,15 @@ impl SequenceParts {
         kept: impl Fn(&[B], T) -> T,
         recomputed: impl Fn(&[B], T) -> T,
     ) -> T {
-        blocks.chunks(self.length()).fold(input, |input, part| match self.takes_next() {
-            true => recomputed(part, input),
-            false => during(&INSIDE, true, || kept(part, input)),
+        blocks.chunks(self.length()).fold(input, |input, part| {
+            let index = PASSED.get();
+            if !self.takes_next() {
+                return during(&INSIDE, true, || kept(part, input));
+            }
+            let next = PASSED.replace(index);
+            let output = recomputed(part, input);
+            PASSED.set(next);
+            output
         })
     }
 

@@ -26,3 +26,33 @@ pub fn sequence<B: Module + 'static, const D: usize>(
         recomputed(&part.to_vec(), input, move |part, input| all(part, input))
     })
 }
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::num::NonZero;
+
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::autograd::recompute::{BlockSet, Recompute, block};
+
+    /// Tests blocks that mark themselves, behind frozen embeddings: the first block has an input outside the graph, so
+    /// it cannot be recomputed. It counts as one block all the same.
+    #[test]
+    fn a_block_that_cannot_be_recomputed_counts_once() {
+        let device = Device::flex().autodiff();
+        let blocks: Vec<Linear> = (0..5).map(|_| LinearConfig::new(3, 3).init(&device)).collect();
+        let recomputed = |recompute: Recompute| {
+            let marked = |layer: &Linear, input| block(layer, input, |layer: &Linear, input| layer.forward(input));
+            let run = || sequence(&blocks, Tensor::<2>::ones([2, 3], &device), marked);
+            recompute.counting(run).1.recomputed
+        };
+        assert_eq!(recomputed(Recompute::Full), 4);
+        assert_eq!(recomputed(Recompute::Blocks(3)), 2);
+        assert_eq!(recomputed(Recompute::EveryNth(NonZero::new(2).unwrap())), 2);
+        assert_eq!(recomputed(Recompute::Only(BlockSet::new([0, 1]).unwrap())), 1);
+        assert_eq!(recomputed(Recompute::Only(BlockSet::new([0, 2, 4]).unwrap())), 2);
+    }
+}
