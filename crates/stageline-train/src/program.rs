@@ -18,6 +18,7 @@ use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
 use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
+use crate::settings::places::check_places;
 use crate::settings::resume::{CommandLine, command_line};
 use crate::settings::setting::check_kept;
 use crate::terminal::{say, tell};
@@ -168,7 +169,9 @@ impl<F: Parser> Program<F> {
         for (flag, value) in self.defaults {
             command = command.mut_arg(flag, |argument| argument.default_value(value));
         }
-        command_line(&command, arguments)
+        let line = command_line(&command, arguments)?;
+        check_places(&command, &line.matches)?;
+        Ok(line)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Writes a run's output files: a log, a trace, TensorBoard event files, and an HTML page.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,6 +15,8 @@ use stageline_report::record::{Line, Noise, Run, Step, Validation};
 use stageline_report::{RunLog, TensorBoard, Trace, Unit, run_page};
 
 use crate::outputs::amount::Amount;
+use crate::outputs::log_file;
+use crate::outputs::paths::{try_out, unwritable};
 use crate::outputs::record;
 use crate::outputs::smoothing::SmoothedNoise;
 use crate::terminal::first_of;
@@ -90,7 +92,8 @@ impl Log {
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written. Files that are written only after the last step are
-    /// checked too.
+    /// checked too. Also returns an error if the log would replace a file that is not a log, or the log of a run that
+    /// goes on.
     pub fn create(
         outputs: Outputs,
         run: Run,
@@ -98,21 +101,17 @@ impl Log {
         synchronise_every: usize,
         gpus: Vec<Device>,
     ) -> Result<Self> {
-        let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
         for path in [&outputs.trace, &outputs.report].into_iter().flatten() {
             try_out(path).with_context(|| unwritable(path))?;
         }
-        let file = match outputs.log.as_deref() {
-            Some(path) if steps.start > 0 => Some(reopen(path).with_context(|| unwritable(path))?),
-            path => path.map(create).transpose()?,
-        };
+        let file = outputs.log.as_deref().map(|path| log_file::open(path, steps.start > 0)).transpose()?;
         let in_folder = |folder: &PathBuf| TensorBoard::in_folder(folder, now()).with_context(|| unwritable(folder));
         let board = outputs.tensorboard.as_ref().map(in_folder).transpose()?;
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::default());
         // A long log is read back from its file, unless the file is a pipe, or is standard output, which has other
         // lines too.
-        let is_own = |path: &Path| path.is_file() && !["/dev", "/proc"].iter().any(|system| path.starts_with(system));
+        let is_own = |path: &Path| path.is_file() && !log_file::is_of_system(path);
         let is_in_file = outputs.log.as_deref().is_some_and(is_own);
         let text = (outputs.report.is_some() && !is_in_file).then(Vec::new);
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
@@ -292,54 +291,6 @@ fn lost(output: &str, path: Option<&Path>) -> String {
     format!("cannot write {output}{path}; make room on its disk, and resume from the last checkpoint, if there is one")
 }
 
-/// Returns the error message for an output file that cannot be written.
-fn unwritable(path: &Path) -> String {
-    format!("cannot write {}; give a path in an existing folder that is writable, on a disk with room", path.display())
-}
-
-/// Checks, before training, that a file to be written at the end can be opened for writing. An existing file is
-/// unchanged, and a new file is removed again. Pipes and devices are not checked.
-fn try_out(path: &Path) -> io::Result<()> {
-    let found = fs::metadata(path);
-    // Opening a pipe would wait for its reader, so pipes and devices are not opened before they are written.
-    if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        return Ok(());
-    }
-    let is_new = fs::symlink_metadata(path).is_err();
-    OpenOptions::new().append(true).create(true).open(path)?;
-    if is_new { fs::remove_file(path) } else { Ok(()) }
-}
-
-/// Opens a resumed run's log for appending, or creates it. Removes an incomplete last line. A pipe or a device is
-/// opened for writing only.
-fn reopen(path: &Path) -> io::Result<BufWriter<File>> {
-    if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        return Ok(BufWriter::new(OpenOptions::new().write(true).open(path)?));
-    }
-    let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-    let length = length_of_lines(&mut file)?;
-    file.set_len(length)?;
-    Ok(BufWriter::new(file))
-}
-
-/// Returns the length, in bytes, of a file up to and including its last line feed, which is searched backwards from the
-/// end.
-fn length_of_lines(file: &mut File) -> io::Result<u64> {
-    let mut block = vec![0; 1 << 16];
-    let mut end = file.metadata()?.len();
-    while end > 0 {
-        let start = end.saturating_sub(block.len() as u64);
-        let block = &mut block[..(end - start) as usize];
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(block)?;
-        if let Some(last) = block.iter().rposition(|&byte| byte == b'\n') {
-            return Ok(start + last as u64 + 1);
-        }
-        end = start;
-    }
-    Ok(0)
-}
-
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
@@ -347,20 +298,6 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_incomplete_last_line_is_removed_however_long_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let long = "x".repeat(200_000);
-        for (text, kept) in
-            [("", ""), ("a\nb", "a\n"), ("a\nb\n", "a\nb\n"), (&*long, ""), (&format!("a\n{long}"), "a\n")]
-        {
-            fs::write(&path, text).unwrap();
-            drop(reopen(&path).unwrap());
-            assert_eq!(fs::read_to_string(&path).unwrap(), kept);
-        }
-    }
 
     #[test]
     fn the_drawn_step_is_in_the_run_and_synchronised_if_a_step_is() {

@@ -6,6 +6,8 @@
 //! due, or know where batches come from.
 //!
 //! - `log`: writes the log, the trace, TensorBoard files and the HTML page (`Log`, `Outputs`).
+//! - `log_file`: opens the file of the log.
+//! - `paths`: checks of the paths of output files.
 //! - `amount`: the amount of data in a step and in an epoch (`Amount`).
 //! - `record`: converts the pipeline's reports and estimates into log records.
 //! - `smoothing`: the running averages behind the log's smoothed gradient noise scales (`SmoothedNoise`).
@@ -14,6 +16,8 @@
 
 pub mod amount;
 pub mod log;
+mod log_file;
+mod paths;
 pub mod progress;
 pub mod record;
 mod smoothing;

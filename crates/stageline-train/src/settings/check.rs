@@ -1,12 +1,10 @@
 //! Validates a training run's flags ([`check`]).
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use anyhow::{Result, bail, ensure};
 
 use super::flags::TrainingFlags;
-use super::values::{CutBy, DecayName, OptimizerName};
+use super::places::is_same_place;
+use super::values::{CutBy, DecayName, OptimizerName, is_f32_above_0};
 
 /// Maximum of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
 pub const LARGEST: usize = 65_536;
@@ -51,7 +49,6 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     }
     ensure!(flags.verify != Some(0), "--verify 0: give 1 or more");
     ensure!(flags.tuned_for != Some(0), "--tuned-for 0: give 1 or more");
-    check_outputs(flags)?;
     ensure!(
         flags.verify.is_none() || flags.resume.is_none(),
         "--verify proves a training from its beginning: leave --resume out"
@@ -89,7 +86,7 @@ fn check_adamw(flags: &TrainingFlags) -> Result<()> {
     for (flag, number) in numbers.into_iter().filter_map(|(flag, number)| Some((flag, number?))) {
         ensure!(has_adamw, "{flag}: only adamw and muon have it; leave it out, or give one of them as --optimizer");
         if flag == "--epsilon" {
-            ensure!(number > 0.0 && number.is_finite(), "{flag} {number}: give a number above 0");
+            ensure!(is_f32_above_0(number), "{flag} {number}: give a number above 0 that f32 can represent");
         } else {
             ensure!((0.0..1.0).contains(&number), "{flag} {number}: give 0 or more, and less than 1");
         }
@@ -112,37 +109,6 @@ fn check_best(flags: &TrainingFlags) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// Checks that no two outputs are the same file, because the output written last would overwrite the other. Devices,
-/// such as `/dev/null`, and pipes may be shared.
-fn check_outputs(flags: &TrainingFlags) -> Result<()> {
-    let paths = [("--log", &flags.log), ("--trace", &flags.trace), ("--report", &flags.report)];
-    let mut files: Vec<(&str, PathBuf)> = Vec::new();
-    for (flag, path) in paths.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?))) {
-        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-            continue;
-        }
-        let place = place(path);
-        if let Some((other, _)) = files.iter().find(|(_, other)| *other == place) {
-            bail!("{other} and {flag} are both {}: give each a file of its own", path.display());
-        }
-        files.push((flag, place));
-    }
-    Ok(())
-}
-
-/// Whether two paths lead to the same file or folder, however they are written. The file or folder need not exist yet.
-pub fn is_same_place(one: &Path, other: &Path) -> bool {
-    place(one) == place(other)
-}
-
-/// Normalises a path, so that different spellings of a path to the same file are equal: the canonical path of the
-/// nearest existing ancestor, followed by the rest.
-fn place(path: &Path) -> PathBuf {
-    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let known = |ancestor: &Path| Some(ancestor.canonicalize().ok()?.join(whole.strip_prefix(ancestor).ok()?));
-    whole.ancestors().find_map(known).unwrap_or_else(|| whole.clone())
 }
 
 /// Validates `--gradient-groups`. With several replicas, it must equal the number of replicas. Otherwise it must divide
@@ -177,12 +143,11 @@ mod tests {
             ("--tuned-for 0", "--tuned-for 0: give 1 or more"),
             ("--beta2 1", "--beta2 1: give 0 or more, and less than 1"),
             ("--decay none --lowest-rate 0", "--lowest-rate: with --decay none the learning rate does not fall"),
-            ("--epsilon 0", "--epsilon 0: give a number above 0"),
+            ("--epsilon 0", "--epsilon 0: give a number above 0 that f32 can represent"),
+            ("--epsilon 1e-46", "give a number above 0 that f32 can represent"),
             ("--optimizer sgd --beta1 0.8", "--beta1: only adamw and muon have it"),
             ("--loss-scale 1e300", "`1e300` is not a loss scale; give a number above 0 that f32 can represent"),
             ("--loss-scale 1e-300", "`1e-300` is not a loss scale"),
-            ("--log a --report a", "--log and --report are both a: give each a file of its own"),
-            ("--trace a --log b --report ./a", "--trace and --report are both ./a"),
             ("--patience 3", "--patience: give --validate-every the number of steps"),
             ("--best-checkpoint a", "--best-checkpoint: give --validate-every the number of steps"),
             (
@@ -193,9 +158,7 @@ mod tests {
             let refused = Job::of_line(flags).err().unwrap_or_default();
             assert!(refused.contains(expected), "{flags}: {refused}");
         }
-        assert!(Job::of_line("--log a --trace b --report c --loss-scale 1024 --verify 1").is_ok());
-        #[cfg(unix)]
-        assert!(Job::of_line("--log /dev/null --trace /dev/null").is_ok());
+        assert!(Job::of_line("--log a --loss-scale 1024 --verify 1").is_ok());
     }
 
     #[test]

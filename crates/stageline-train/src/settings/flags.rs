@@ -266,7 +266,8 @@ pub struct TrainingFlags {
     /// Prints the settings as a file for --config, without those that are computed from others, and exits
     #[arg(help_heading = "Settings", long)]
     pub print_config: bool,
-    /// File for the log, with one JSON object per line: the run, each step, each validation and the final result
+    /// File for the log, with one JSON object per line: the run, each step, each validation and the final result. A
+    /// resumed run adds to an existing log, and any other run replaces it
     #[arg(help_heading = "Outputs", long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// File for a trace of five steps, for Perfetto (ui.perfetto.dev) or chrome://tracing

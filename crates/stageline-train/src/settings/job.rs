@@ -90,7 +90,9 @@ impl Job {
             self.verify.is_none(),
             "--verify compares trainings, and this run does not train: give data and --steps"
         );
-        self.warn_of_unwritten(None, "this run does not train");
+        // A run that resumes only reads checkpoints in this folder.
+        let folder = self.keeping.folder.as_deref().filter(|_| self.keeping.resume.is_none());
+        self.warn_of_unwritten(folder, "this run does not train");
         Ok(())
     }
 

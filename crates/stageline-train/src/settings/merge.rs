@@ -117,12 +117,12 @@ fn without_usage(message: &str) -> &str {
 ///
 /// - A switch, such as `--augment`, also accepts the value `true` or `false`, so that the command line can turn off a
 ///   switch that is on in a checkpoint or settings file.
-/// - A numeric flag accepts a negative number, which is then rejected with the allowed range.
+/// - A flag accepts a negative number as its value, which is then rejected with the allowed range.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         // Without this, clap would take a negative number for an unknown flag.
-        let is_negative = flag.get_action().takes_values() && is_number(&flag);
-        return flag.allow_negative_numbers(is_negative);
+        let takes_values = flag.get_action().takes_values();
+        return flag.allow_negative_numbers(takes_values);
     }
     let flag = flag.action(ArgAction::Set).value_parser(clap::value_parser!(bool)).num_args(0..=1);
     flag.require_equals(true).default_missing_value("true").default_value("false")
@@ -166,10 +166,13 @@ fn value_of(name: &str, arguments: &[OsString]) -> Option<String> {
     joined.or_else(|| Some(arguments.get(at + 1)?.to_str()?.to_owned()))
 }
 
-/// Returns an error if one source (such as the command line) gives both `--steps` and `--epochs`.
+/// Returns an error if one source (such as the command line) gives both `--steps` and `--epochs`. With 0 epochs, the
+/// number of steps decides.
 fn check_length(arguments: &[OsString]) -> Result<()> {
-    let has = |name: &str| arguments.iter().filter_map(name_of).any(|given| given == name);
-    ensure!(!(has(STEPS) && has(EPOCHS)), "--steps and --epochs exclude each other: give one of them");
+    let has_steps = arguments.iter().filter_map(name_of).any(|given| given == STEPS);
+    let epochs = value_of(EPOCHS, arguments);
+    let has_epochs = epochs.is_some_and(|epochs| epochs.parse::<f64>().is_ok_and(|epochs| epochs > 0.0));
+    ensure!(!(has_steps && has_epochs), "--steps and --epochs exclude each other: give one of them");
     Ok(())
 }
 

@@ -11,6 +11,7 @@
 //! - `setting`: which flags are settings, and which values a setting may have.
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `check`: checks the ranges of flags, and that they do not contradict each other.
+//! - `places`: checks that the outputs of a run replace no file that it reads.
 //! - `job`: the validated settings (`Job`), which consist of the following three.
 //! - `training`: the hyperparameters (`Training`), and `rate`: those of the learning-rate schedule (`Rate`).
 //! - `running`: the execution: workers, devices, schedule, memory (`Running`).
@@ -21,6 +22,7 @@ pub mod flags;
 pub mod job;
 pub mod keeping;
 pub mod merge;
+pub mod places;
 pub mod rate;
 pub mod resume;
 pub mod running;

@@ -93,7 +93,7 @@ impl Training {
         })
     }
 
-    /// Converts `--epochs` to a number of steps, rounded up, given the number of `samples` in an epoch. The
+    /// Converts `--epochs` to a number of steps, rounded up and at least 1, given the number of `samples` in an epoch. The
     /// learning-rate schedule gets the same length, unless `--schedule-steps` is given. Returns the schedule's length
     /// in steps. Does nothing and returns `None` if `--epochs` is unset.
     ///
@@ -105,8 +105,9 @@ impl Training {
         }
         let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
         // Without the subtraction, rounding errors would add a step: 1.1 epochs of 10 samples would become 12 samples.
-        self.steps = (self.epochs * samples as f64 / self.batch_size as f64 - 1e-9).ceil() as usize;
-        let schedule = self.rate.steps.unwrap_or(self.steps.max(1));
+        let steps = (self.epochs * samples as f64 / self.batch_size as f64 - 1e-9).ceil() as usize;
+        self.steps = steps.max(1);
+        let schedule = self.rate.steps.unwrap_or(self.steps);
         self.learning_rate = self.rate.schedule(schedule)?;
         Ok(Some(schedule))
     }

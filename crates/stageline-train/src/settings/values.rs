@@ -167,7 +167,7 @@ impl FromStr for LossScaleBy {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             _ if text == "dynamic" => Ok(Self(LossScale::Dynamic(DynamicLossScale::default()))),
-            Ok(factor) if is_loss_scale(factor) => Ok(Self(LossScale::Fixed(factor))),
+            Ok(factor) if is_f32_above_0(factor) => Ok(Self(LossScale::Fixed(factor))),
             _ => {
                 Err(format!("`{text}` is not a loss scale; give a number above 0 that f32 can represent, or `dynamic`"))
             }
@@ -175,10 +175,10 @@ impl FromStr for LossScaleBy {
     }
 }
 
-/// Whether `factor` can be a loss scale: it must be above 0 and finite in f32, the dtype of losses.
-fn is_loss_scale(factor: f64) -> bool {
-    let factor = factor as f32;
-    factor > 0.0 && factor.is_finite()
+/// Whether a number is still above 0 and finite in f32, the dtype in which losses and optimizers compute.
+pub(super) fn is_f32_above_0(number: f64) -> bool {
+    let number = number as f32;
+    number > 0.0 && number.is_finite()
 }
 
 /// The values of the flag `--flush`: whether a stage that has finished its part of a step waits for the other stages
