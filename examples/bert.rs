@@ -50,7 +50,7 @@ struct Flags {
 }
 
 /// A BERT's sizes: the fields of its config.json that its layers need.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Config {
     vocab_size: usize,
     hidden_size: usize,
@@ -162,6 +162,7 @@ impl LossStage for Head {
 /// Returns the layers of a BERT classifier with `classes` classes. Each layer is created later, on its stage's device.
 fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Head> {
     let (width, blocks, eps) = (config.hidden_size, config.num_hidden_layers, config.layer_norm_eps);
+    let description = format!("{config:?}");
     let table = move |rows, device: &Device| EmbeddingConfig::new(rows, width).init(device);
     let block = TransformerEncoderConfig::new(width, config.intermediate_size, config.num_attention_heads, blocks)
         .with_dropout(0.0)
@@ -182,6 +183,7 @@ fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Hea
     )
     .seed(seed)
     .names("embeddings", "blocks", "head")
+    .described(description)
 }
 
 /// Returns the mapping from this example's parameter names to those of BERT in PyTorch.

@@ -115,6 +115,16 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     let error = String::from_utf8(error).unwrap();
     let expected = "is frozen, and its values in the model are not those of the checkpoint";
     assert!(error.contains(expected) && error.contains("blocks.0.") && error.contains("and 3 more"), "{error}");
+    let config = fs::read(folder.join("model/config.json")).unwrap();
+    let mut with_more_heads: Value = serde_json::from_slice(&config).unwrap();
+    with_more_heads["n_head"] = json!(3); // which changes no shape
+    fs::write(folder.join("model/config.json"), with_more_heads.to_string()).unwrap();
+    for flags in ["--resume kept", "--resume kept --steps 0 --export changed"] {
+        let error = String::from_utf8(command(folder, flags).output().unwrap().stderr).unwrap();
+        let expected = "give the former config.json and LoRA flags, or start a new run";
+        assert!(error.contains("the model was \"gpt2 with the configuration ") && error.contains(expected), "{error}");
+    }
+    fs::write(folder.join("model/config.json"), config).unwrap();
     said(folder, "--resume kept --stages 3 --schedule zb-h1 --export-adapter resumed");
     let [resumed, expected] = ["resumed", "whole"].map(|name| contents(&folder.join(name)));
     assert!(resumed == expected && expected.len() == 2);

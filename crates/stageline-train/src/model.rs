@@ -28,6 +28,12 @@ pub trait Model {
     /// Returns an error if `modules` lacks a stage's module, or holds a module of a different type than the model's.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
+    /// Returns what the names and shapes of the parameters do not show, such as the number of attention heads. A run
+    /// resumes only checkpoints with the same description. Empty by default.
+    fn description(&self) -> &str {
+        ""
+    }
+
     /// Returns each layer's parameter count, and its forward FLOPs for `sample`, the input of one sample. With a
     /// `device`, also measures each layer's forward and backward time there. Returns `None` for a hand-cut model, which
     /// the user's program partitions into stages itself.
@@ -67,6 +73,10 @@ where
 
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>> {
         Ok(Some(fingerprint(&self.join(modules)?)))
+    }
+
+    fn description(&self) -> &str {
+        Row::description(self)
     }
 
     fn costs(&self, sample: F::Input, device: Option<&Device>) -> Option<Costs> {

@@ -57,6 +57,18 @@ impl fmt::Display for Family {
 }
 
 impl Family {
+    /// Returns the configuration as text, without what changes no output of a trained model: the initial weights, the
+    /// padding token, and the longest sequence.
+    pub fn function(&self) -> String {
+        match self {
+            Self::Gpt2(config) => format!("{:?}", gpt2::Config { deviation: 0.0, ..config.clone() }),
+            Self::Llama(config) => {
+                let config = llama::Config { deviation: 0.0, padding: None, positions: 0, ..config.clone() };
+                format!("{config:?}")
+            }
+        }
+    }
+
     /// Parses `config`, the contents of a `config.json` of `model_type` `kind`. Returns `None` if this crate does not
     /// support the type; the inner error says which field is missing or invalid.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {

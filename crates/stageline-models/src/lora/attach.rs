@@ -137,7 +137,7 @@ impl Adapters {
 /// `kaiming_uniform_` with a = √5. Its random generator is seeded by `seed` and the layer's `name`, so that the values
 /// do not depend on other layers, and adapters do not change a new model's weights.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
-    let stream = hash(name);
+    let stream = fnv1a(name);
     let init = move |device: &Device, is_trained: bool| {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         generator.set_stream(stream);
@@ -150,7 +150,7 @@ fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Ten
 }
 
 /// Returns a string's 64-bit FNV-1a hash, which is the same on every host.
-fn hash(text: &str) -> u64 {
+pub fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 

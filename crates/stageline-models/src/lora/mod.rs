@@ -9,5 +9,5 @@ mod attach;
 mod config;
 mod settings;
 
-pub(crate) use attach::Adapters;
+pub(crate) use attach::{Adapters, fnv1a};
 pub use settings::Lora;

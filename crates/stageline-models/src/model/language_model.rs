@@ -17,7 +17,7 @@ use crate::attention::KeyValueCache;
 use crate::error::ModelError;
 use crate::families::initial::with_zero_row;
 use crate::families::{Block, Embeddings, Family, Head};
-use crate::lora::{Adapters, Lora};
+use crate::lora::{Adapters, Lora, fnv1a};
 use crate::model::ReadLazily;
 use crate::parameters::{LAYERS, Naming, Selection, StoredParameter, no_tensors, parameters_of};
 
@@ -117,7 +117,16 @@ impl LanguageModel {
             let read = ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
             read.adapted(adapters.clone()).computing_in(precision)
         };
-        self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision)
+        self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision).described(self.description())
+    }
+
+    /// Returns a description of what the model computes: its family, and a hash of its configuration and of the scale of
+    /// its adapters, which names and shapes of parameters do not show.
+    fn description(&self) -> String {
+        let Inner { family, adapters, config, .. } = &*self.0;
+        let kind = config["model_type"].as_str().unwrap_or_default();
+        let scale = adapters.as_ref().map(Adapters::scale);
+        format!("{kind} with the configuration {:016x}", fnv1a(&format!("{} {scale:?}", family.function())))
     }
 
     /// Returns the model as a [`Row`] of layers with their initial parameters, not those of the folder. `table` creates

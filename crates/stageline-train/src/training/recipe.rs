@@ -32,6 +32,7 @@ use crate::settings::job::Job;
 use crate::settings::merge::Settings;
 use crate::settings::resume::{differences, settings_of};
 use crate::terminal::say;
+use crate::training::checkpoints::check_model;
 
 /// The type of the pipeline that trains a model of type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
@@ -92,6 +93,7 @@ impl<'a, M: Model> Recipe<'a, M> {
     /// Builds the training pipeline, restoring the state of `checkpoint` if one is given. Also returns each stage's
     /// device in the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
+        checkpoint.iter().try_for_each(|checkpoint| check_model(self.model.description(), checkpoint))?;
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         let before = checkpoint.as_ref().map(|checkpoint| settings_of(checkpoint.run.get("settings")));
         let mut built = self.builder(&devices, checkpoint)?.build().map_err(Error::from);

@@ -209,7 +209,7 @@ impl<F> Run<F> {
 
         let training = &job.training;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
-        let identity = Identity::of(&job, data.fingerprint(), checkpoint.as_ref());
+        let identity = Identity::of(&job, data.fingerprint(), model.description(), checkpoint.as_ref());
         checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
         let validation = data.validation(training.batch_size)?;
         let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;

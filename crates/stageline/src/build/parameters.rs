@@ -23,7 +23,7 @@ where
     /// [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
-        let Self { first, block, last, blocks, division, seed, names, frozen_from, precision } = self;
+        let Self { first, block, last, blocks, division, seed, names, frozen_from, precision, description } = self;
         let [of_first, of_block, of_last] = [mapper.clone(), mapper.clone(), mapper];
         let [first_name, blocks_name, last_name] = names.clone();
         Self {
@@ -38,6 +38,7 @@ where
             names,
             frozen_from,
             precision,
+            description,
         }
     }
 

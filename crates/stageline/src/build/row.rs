@@ -78,6 +78,8 @@ pub struct Row<F, B, L> {
     pub(super) frozen_from: FrozenFrom,
     /// The compute precision of the pipelines that are built from this row.
     pub(super) precision: Precision,
+    /// What the model computes, as far as its parameters' names and shapes do not show it; empty if unset.
+    pub(super) description: String,
 }
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
@@ -135,7 +137,21 @@ where
             names: ["first", "blocks", "last"].map(str::to_owned),
             frozen_from: FrozenFrom::default(),
             precision: Precision::Full,
+            description: String::new(),
         }
+    }
+
+    /// Describes what the names and shapes of the model's parameters do not show, such as the number of attention heads
+    /// or a LoRA adapter's scale; empty if unset. Training programs of the crate `stageline-train` keep the description
+    /// in checkpoints, and do not resume one with another description.
+    #[must_use]
+    pub fn described(self, description: impl Into<String>) -> Self {
+        Self { description: description.into(), ..self }
+    }
+
+    /// Returns the description that [`described`](Self::described) has set; empty if it was not called.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// Sets the seed for the initial parameters of all layers of the model; 0 if unset.

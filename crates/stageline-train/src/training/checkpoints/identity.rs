@@ -3,7 +3,7 @@
 use std::process;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use stageline::checkpoint::{Checkpoint, Manifest};
 
@@ -14,10 +14,28 @@ use crate::settings::resume::shown;
 /// Name of the manifest entry with the training's unique id, which is the same in all checkpoints of one training.
 const TRAINING: &str = "training";
 
-/// A run's identity, stored in its checkpoints: data fingerprint, seed, batch size in samples, and settings. On resume,
-/// [`check`](Self::check) compares the first three and the optimizer's name.
+/// Name of the manifest entry with the model's description ([`Model::description`](crate::Model::description)).
+const MODEL: &str = "model";
+
+/// Checks that a checkpoint is of the model with the description `now`, so that the model computes the same function.
+///
+/// # Errors
+/// Returns an error if the checkpoint has another description.
+pub fn check_model(now: &str, checkpoint: &Checkpoint) -> Result<()> {
+    let Some(before) = checkpoint.run.get(MODEL).filter(|before| **before != now) else { return Ok(()) };
+    bail!(
+        "--resume: the model was {} in the checkpoint and is \"{now}\": its configuration, or the scale of its adapters, has changed; \
+         give the former config.json and LoRA flags, or start a new run",
+        shown(before)
+    );
+}
+
+/// A run's identity, stored in its checkpoints: data fingerprint, model description, seed, batch size in samples, and
+/// settings. On resume, [`check`](Self::check) compares the data, seed, batch size and the optimizer's name, and
+/// [`check_model`] the model.
 pub struct Identity {
     data: String,
+    model: String,
     seed: u64,
     batch_size: usize,
     settings: Settings,
@@ -26,9 +44,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns a run's identity, from its settings in `job`, its training data's fingerprint `data`, and the checkpoint
-    /// to resume from (`resumed`).
-    pub fn of(job: &Job, data: String, resumed: Option<&Checkpoint>) -> Self {
+    /// Returns a run's identity, from its settings in `job`, its training data's fingerprint `data`, the description of
+    /// its model, and the checkpoint to resume from (`resumed`).
+    pub fn of(job: &Job, data: String, model: &str, resumed: Option<&Checkpoint>) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the trained values and defaults to the number of replicas, so it is
         // stored: a resumed run keeps it with any number of replicas.
@@ -39,7 +57,7 @@ impl Identity {
             format!("{:x}-{:x}", time.as_nanos(), process::id()).into()
         };
         let training = resumed.and_then(|checkpoint| checkpoint.run.get(TRAINING)).cloned().unwrap_or_else(began);
-        Self { data, seed, batch_size, settings, training }
+        Self { data, model: model.to_owned(), seed, batch_size, settings, training }
     }
 
     /// Checks that this run may resume from `checkpoint`. `steps` is the number of steps, counted from the start of the
@@ -98,6 +116,7 @@ impl Identity {
         for (name, value) in [
             (TRAINING, self.training.clone()),
             ("data", json!(self.data)),
+            (MODEL, json!(self.model)),
             ("seed", json!(self.seed)),
             ("batch_size", json!(self.batch_size)),
             ("samples", json!(samples)),

@@ -12,6 +12,6 @@ mod identity;
 mod keeper;
 mod place;
 
-pub use identity::Identity;
+pub use identity::{Identity, check_model};
 pub use keeper::{Finished, Keeper};
 pub use place::place;
