@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::data::documents::{Documents, Targets, TokenData};
 use crate::data::evaluation::HeldOut;
@@ -55,6 +55,14 @@ impl TokenFlags {
             self.eval_data.is_none() || self.held_out.is_none_or(|share| share == 0.0),
             "--eval-data and --held-out exclude each other; leave one out, or give --held-out 0 if it comes from the checkpoint"
         );
+        let is_held_out = self.held_out.is_some_and(|share| share > 0.0);
+        if let Some(rows) = self.data.as_ref().filter(|path| is_held_out && has_rows(path)) {
+            bail!(
+                "--held-out: nothing is held out of the rows in {}; leave it out, give --eval-data instead, or give --held-out 0 if it \
+                 comes from the checkpoint",
+                rows.display()
+            );
+        }
         Ok(())
     }
 
@@ -98,6 +106,8 @@ mod tests {
         assert_eq!(checked("--data a --eval-data b --held-out 0.1").unwrap_err(), both);
         assert!(checked("--eval-data b").unwrap_err().starts_with("--eval-data needs --data"));
         assert_eq!(checked("--show-samples 2").unwrap_err(), "--show-samples needs --data");
+        let rows = checked("--data a.json --held-out 0.5").unwrap_err();
+        assert!(rows.starts_with("--held-out: nothing is held out of the rows in a.json; leave it out"), "{rows}");
         assert!(
             ["--data a --eval-data b --held-out 0", "--data a --held-out 0.1", ""]
                 .iter()

@@ -113,13 +113,6 @@ fn cut(
                  cut into {stages}; give at most --stages {most}",
                 schedule.name()
             );
-            let is_timed = costs.layers().iter().all(|layer| layer.time.is_some());
-            if stages > 1 && !is_timed && !costs.blocks_report_flops() {
-                tracing::warn!(
-                    "the blocks of the model report no FLOPs, so the stages are balanced by their parameters only; --cut measured \
-                     times the layers instead"
-                );
-            }
             Some(cut_of(costs, schedule, (stages, micro_batches), running)?)
         }
         (CutBy::Measured, None, _) => {

@@ -30,9 +30,10 @@ pub enum Purpose {
 /// - In a training run, also for the default cut, the log, the HTML page and the model FLOP utilisation.
 /// - If [`Model::sizes`] returns `None`.
 ///
-/// If no layer is run, the FLOPs are 0.
+/// If no layer is run, the FLOPs are 0. If layers are run to balance several workers by FLOPs, but the model's blocks
+/// report none, a warning says so.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
-    let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
+    let Running { cut, schedule, devices, peak_flops, workers, .. } = &job.running;
     let is_measured = *cut == CutBy::Measured;
     let needs_flops = match purpose {
         Purpose::Pipeline => false,
@@ -40,7 +41,15 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose)
     };
     let are_run = needs_flops || is_measured || matches!(schedule, ScheduleBy::Search);
     let sizes = if are_run { None } else { model.sizes() };
-    sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))
+    let costs = sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))?;
+    let is_balanced = *cut == CutBy::Counted && *workers > 1 && !matches!(schedule, ScheduleBy::Search);
+    if are_run && is_balanced && !costs.blocks_report_flops() {
+        tracing::warn!(
+            "the blocks of the model report no FLOPs, so the stages are balanced by their parameters only; --cut measured times \
+             the layers instead"
+        );
+    }
+    Some(costs)
 }
 
 #[cfg(test)]

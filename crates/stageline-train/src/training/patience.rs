@@ -75,11 +75,14 @@ impl Patience {
     /// Returns a message with the reason if training must stop early after `steps` steps: `--patience` evaluations had
     /// no lower validation loss. Returns `None` if training continues.
     pub fn end(&self, steps: usize) -> Option<String> {
-        (self.without >= self.most.get()).then(|| {
+        let Self { most, without, lowest, lowest_after, .. } = self;
+        (*without >= most.get()).then(|| {
+            let reason = match lowest.is_finite() {
+                true => format!("had no validation loss below {lowest:.4}, the one after {lowest_after} steps"),
+                false => "had a validation loss that is not finite".to_owned(),
+            };
             format!(
-                "the training ends after {steps} steps (--patience {}): {} evaluations in a row had no validation loss below {:.4}, \
-                 the one after {} steps",
-                self.most, self.without, self.lowest, self.lowest_after
+                "the training ends after {steps} steps (--patience {most}): {without} evaluations in a row {reason}"
             )
         })
     }

@@ -165,25 +165,33 @@ impl Loop<'_> {
         let ended = if done < steps {
             Ended::Interrupted
         } else {
-            Ended::Complete(self.evaluate_last(pipeline, |pipeline| evaluate(pipeline, log, done))?)
+            // If no step was left, the evaluation before the first step is also that after the last one.
+            let known = evaluated.filter(|_| done == self.start);
+            Ended::Complete(self.evaluate_last(pipeline, known, |pipeline| evaluate(pipeline, log, done))?)
         };
         Ok(Stopped { ended, waited: batches.waited() })
     }
 
-    /// Saves the checkpoint of the last step, and then evaluates the held-out samples. Errors from writing outputs are
-    /// collected in [`unwritten`](Self::unwritten).
+    /// Saves the checkpoint of the last step, and then evaluates the held-out samples, unless the result is `known`.
+    /// Errors from writing outputs are collected in [`unwritten`](Self::unwritten).
     fn evaluate_last<In: Payload, Out: Payload, Target: Payload>(
         &mut self,
         pipeline: &mut Pipeline<In, Out, Target>,
+        known: Option<EvalReport>,
         evaluate: impl FnOnce(&mut Pipeline<In, Out, Target>) -> Result<Evaluated>,
     ) -> Result<Option<EvalReport>> {
         self.keeper.save(pipeline)?;
-        let evaluated = match evaluate(pipeline) {
-            Err(failed) if failed.is::<StepError>() => return Err(failed),
-            evaluated => self.unwritten.unless(evaluated).flatten(),
+        let report = if let Some(report) = known {
+            report
+        } else {
+            let evaluated = match evaluate(pipeline) {
+                Err(failed) if failed.is::<StepError>() => return Err(failed),
+                evaluated => self.unwritten.unless(evaluated).flatten(),
+            };
+            let Some((report, line)) = evaluated else { return Ok(None) };
+            self.unwritten.unless(say(line));
+            report
         };
-        let Some((report, line)) = evaluated else { return Ok(None) };
-        self.unwritten.unless(say(line));
         self.unwritten.unless(self.keeper.evaluated(pipeline, report.loss));
         Ok(Some(report))
     }
