@@ -9,6 +9,7 @@ use std::{panic, thread};
 use burn::module::{Module, ModuleDisplay};
 use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
+use stageline::nn::after_step::after_step;
 use stageline::schedule::{GPipe, OneFOneB, Schedule};
 use stageline::{
     Activity, Batch, BoxError, During, Failure, LossStage, Pipeline, Stage, StageConfig, StepError, Weight,
@@ -19,16 +20,19 @@ use crate::mlp::{Error, Layer, Mlp, Target, bits, device, within_a_minute};
 const STAGES: usize = 3;
 const MICRO_BATCHES: usize = 4;
 
-/// The fault that a stage of a failure test has: none, or a panic or an error in its forward or backward.
+/// The fault that a stage of a failure test has: none, a panic or an error in its forward or backward, or a panic in an
+/// update that its forward registers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     PanicInForward,
     ErrorInForward,
     PanicInBackward,
+    PanicAfterStep,
 }
 
-/// A stage for tests of failures: it wraps another stage and fails in the forward or the backward of one micro-batch.
+/// A stage for tests of failures: it wraps another stage and fails in the forward or the backward of one micro-batch,
+/// or in an update after the step.
 #[derive(Module, Debug)]
 struct Faulty<S: Module> {
     inner: S,
@@ -62,7 +66,7 @@ impl<S: Module> Faulty<S> {
         match due {
             Fault::PanicInForward => panic!("a fault for the test"),
             Fault::ErrorInForward => Err("a fault for the test".into()),
-            Fault::None | Fault::PanicInBackward => Ok(()),
+            Fault::None | Fault::PanicInBackward | Fault::PanicAfterStep => Ok(()),
         }
     }
 }
@@ -84,6 +88,9 @@ where
         let output = self.forward(input);
         if due == Fault::PanicInBackward {
             self.consume(&output);
+        }
+        if due == Fault::PanicAfterStep {
+            after_step(|| panic!("a fault for the test"));
         }
         Ok(output)
     }
@@ -230,6 +237,24 @@ fn a_fault_in_a_later_step_names_that_step() {
     let error = pipeline.step(batch()).unwrap_err();
     let StepError::Stage(failure) = error else { panic!("{error}") };
     assert_eq!((failure.during, failure.micro_batch()), (During::Step(2), Some(1)));
+}
+
+/// Tests a panic of an update that a layer registered with `after_step`, such as new running statistics. It is an error
+/// of the next step. If no step follows, the update runs when the workers end, and its stage is not lost.
+#[test]
+fn a_panic_in_an_update_after_a_step_loses_no_stage() {
+    let stepped = |fault| {
+        let mut pipeline = pipeline([(Fault::None, 0), (fault, 1), (Fault::None, 0)], &OneFOneB);
+        pipeline.step(batch()).unwrap();
+        pipeline
+    };
+    let [sound, faulty] = [Fault::None, Fault::PanicAfterStep].map(|fault| module_bits(stepped(fault)));
+    assert_eq!(sound, faulty);
+    let mut pipeline = stepped(Fault::PanicAfterStep);
+    let error = pipeline.step(batch()).unwrap_err();
+    let StepError::Stage(failure) = error else { panic!("{error}") };
+    assert_eq!((failure.stage, failure.during), (1, During::Step(1)));
+    assert_eq!(module_bits(pipeline), sound);
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
             said.starts_with("Error: about ") && said.contains(" of memory are needed on the host, which has "),
             "{said}"
         );
-        assert!(said.contains("\nways out, the cheapest first:\n"), "{said}");
+        assert!(said.contains("\nremedies, the cheapest first:\n"), "{said}");
         for remedy in said.lines().filter(|line| line.starts_with("  --")) {
             let (levers, figure) = remedy.trim().split_once(": ").unwrap();
             let flags = format!("{flags} --schedule {schedule} --memory {memory} {levers}");
@@ -168,7 +168,7 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
             }
         }
     }
-    assert!(taken >= 4 && refused >= 2, "{taken} ways out were taken, and {refused} do not lead out");
+    assert!(taken >= 4 && refused >= 2, "{taken} remedies were taken, and {refused} do not help");
     // The parameters are counted before they exist, and memory is estimated before a micro-batch that does not fit is
     // tried.
     let said = place.refused("--steps 1 --width 4096 --memory 1");
@@ -271,7 +271,7 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
             }
         }
     }
-    assert!(compared >= 4 * machines.len(), "{compared} ways out of {} machines were compared", machines.len());
+    assert!(compared >= 4 * machines.len(), "{compared} remedies of {} machines were compared", machines.len());
 }
 
 /// Tests that the suggestions in error messages leave out flags that the run cannot use: settings that a resumed run

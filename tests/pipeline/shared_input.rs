@@ -138,10 +138,13 @@ fn shared_inputs_do_not_travel_with_activations() {
 
 #[test]
 fn an_inference_returns_the_shared_input_of_the_whole_batch() {
-    let (states, returned) =
-        pipeline("0,1,3", OneFOneB, Precision::Full).infer((numbers(29), SharedInput::new(given()))).unwrap();
+    let mut pipeline = pipeline("0,1,3", OneFOneB, Precision::Full);
+    let (states, returned) = pipeline.infer((numbers(29), SharedInput::new(given()))).unwrap();
     let (factors, counts) = returned.get();
     assert_eq!(states.dims(), [ROWS, WIDTH]);
     assert_eq!(factors.into_data(), given().0.into_data());
     assert_eq!(counts.into_data(), given().1.into_data());
+    // The outputs can be the inputs of another inference, which cuts them into micro-batches again.
+    let (_, again) = pipeline.infer((states, returned)).unwrap();
+    assert_eq!(again.get().0.into_data(), given().0.into_data());
 }

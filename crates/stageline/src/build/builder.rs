@@ -13,6 +13,7 @@ use crate::failure::watchdog::Watchdog;
 use crate::model::payload::Payload;
 use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
+use crate::threads::cores::Cores;
 use crate::update::clip::Clip;
 use crate::update::flush::FlushConfig;
 use crate::update::loss_scale::LossScale;
@@ -31,7 +32,7 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) micro_batches: usize,
     pub(super) gradient_groups: Option<usize>,
     pub(super) channel_capacity: Option<usize>,
-    pub(super) cores_per_stage: Option<usize>,
+    pub(super) cores: Option<Cores>,
     pub(super) precision: Precision,
     /// The precision set on the model's `Row`, in whose dtype frozen parameters may have been created. If the pipeline
     /// computes in another precision, they are converted to f32.
@@ -58,7 +59,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             micro_batches: 1,
             gradient_groups: None,
             channel_capacity: None,
-            cores_per_stage: None,
+            cores: None,
             precision: Precision::Full,
             frozen_in: Precision::Full,
             fallbacks: None,
@@ -137,7 +138,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// The layers of `stageline-nn` use all cores of a worker. burn's own operations do so only with the feature `rayon`
     /// of this crate; without it they use one core, and a number above 1 that is set here logs a warning.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
-        self.cores_per_stage = Some(cores);
+        self.cores = Some(Cores::Each(cores));
         self
     }
 

@@ -122,16 +122,19 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Returns the CPU cores of the workers: the number that the user has set, or an even share of the machine's. Logs a
     /// warning if several were set and this build lets burn's own operations use only one of them.
     fn cores(&self, devices: &[Vec<Device>]) -> Cores {
-        let Some(cores) = self.cores_per_stage else {
+        let Some(cores) = self.cores else {
             return Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         };
-        if cores > 1 && !cfg!(feature = "rayon") && devices.iter().flatten().any(is_host) {
+        if let Cores::Each(cores @ 2..) = cores
+            && !cfg!(feature = "rayon")
+            && devices.iter().flatten().any(is_host)
+        {
             tracing::warn!(
                 "burn's own operations use one of the {cores} cores of a stage, unlike the layers of stageline-nn; to let them \
                  use all cores, build with the feature `rayon` of the crate stageline"
             );
         }
-        Cores::Each(cores)
+        cores
     }
 
     /// Returns, for each replica and stage, the index of the communication stream (a GPU's queue of transfers to other

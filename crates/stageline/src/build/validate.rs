@@ -8,6 +8,7 @@ use stageline_schedule::{Checked, Schedule, check};
 use crate::build::builder::PipelineBuilder;
 use crate::failure::build_error::BuildError;
 use crate::model::payload::Payload;
+use crate::threads::cores::Cores;
 use crate::update::clip::Clip;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
@@ -58,7 +59,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         if let Some(watchdog) = self.watchdog.filter(|watchdog| !watchdog.is_sound()) {
             return Err(BuildError::Watchdog { watchdog });
         }
-        if self.cores_per_stage == Some(0) {
+        if self.cores == Some(Cores::Each(0)) {
             return Err(BuildError::NoCores);
         }
         if let Some(stages) = owners.misshapen {

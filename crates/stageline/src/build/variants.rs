@@ -62,7 +62,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
     fn cores(&self) -> usize {
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let workers = self.0.replicas() * self.0.stages.devices.len() / self.0.schedule.chunks().max(1);
-        self.0.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
+        self.0.cores.unwrap_or_else(machine).of_one(workers)
     }
 
     /// Returns the builder of the reference run that a verification compares the pipeline with. It has the same stages,
@@ -82,7 +82,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
             schedule: Box::new(OneFOneB),
             channel_capacity: None,
             // All stages are on one device, where one stage computes at a time, so each may use all cores.
-            cores_per_stage: available_parallelism().map_or(None, |cores| Some(cores.get())),
+            cores: available_parallelism().map_or(None, |cores| Some(Cores::InTurn(cores.get()))),
             precision: Precision::Full,
             fallbacks: Some(Fallbacks::Warn),
             loss_scale: None,
@@ -121,7 +121,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
             gradient_groups: Some(groups),
             schedule: Box::new(on_one_thread(stages, micro_batches, is_split)),
             channel_capacity: None,
-            cores_per_stage: Some(cores),
+            cores: Some(Cores::InTurn(cores)),
             fallbacks: Some(Fallbacks::Warn),
             tuned_for: None,
             ordered_transfers: false,

@@ -9,7 +9,7 @@ use crate::device::error::{DeviceError, DeviceErrors};
 use crate::device::gpu::{indices_of_all, is_software};
 use crate::device::gpu_api::GpuApi;
 use crate::device::opened;
-use crate::device::remote::{HostName, RemoteError, RemoteName, Token, one_id_for_two_addresses};
+use crate::device::remote::{HostName, RemoteError, RemoteName, Token, digits, one_id_for_two_addresses};
 use crate::device::supported;
 use crate::device::test_kernels::try_kernels;
 
@@ -206,7 +206,7 @@ impl FromStr for DeviceName {
     type Err = DeviceError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let gpu = |(api, index): (&str, &str)| Some(Self::Gpu { api: GpuApi::named(api)?, index: index.parse().ok()? });
+        let gpu = |(api, index): (&str, &str)| Some(Self::Gpu { api: GpuApi::named(api)?, index: digits(index)? });
         let unknown = || DeviceError::Unknown { text: text.to_owned() };
         match text {
             "cpu" => Ok(Self::Cpu),
@@ -244,7 +244,9 @@ mod tests {
     #[test]
     fn a_text_that_is_not_a_device_is_reported() {
         assert_eq!(DeviceName::parse_list(" ,"), Err(DeviceError::None));
-        for text in ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "ws://gpu/0", "iroh:00/0", "opencl:0", "cpu:all"] {
+        for text in
+            ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:+1", "cuda:x", "ws://gpu/0", "iroh:00/0", "opencl:0", "cpu:all"]
+        {
             assert_eq!(DeviceName::parse_list(text), Err(DeviceError::Unknown { text: text.to_owned() }));
         }
     }

@@ -4,7 +4,8 @@
 //! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages
 //! install. [`load`] makes that file loadable under a name that cudarc does look for.
 
-use std::path::Path;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::Write;
 use std::sync::OnceLock;
 use std::{env, fs, io, process};
 
@@ -81,22 +82,20 @@ fn search(
 /// empty library, and a look-up of a function in it also searches `library`.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;
-    let path = env::temp_dir().join(format!("stageline-{}-{name}", process::id()));
-    let loaded = write_new(&path, &alias).and_then(|()| {
+    // Containers may share the folder and have processes of the same number, so the path also has a random number.
+    let random = RandomState::new().build_hasher().finish();
+    let path = env::temp_dir().join(format!("stageline-{}-{random:x}-{name}", process::id()));
+    // This fails if the file already exists, because another user may have put a harmful library there.
+    let mut file = fs::File::create_new(&path)?;
+    let written = file.write_all(&alias);
+    drop(file);
+    let loaded = written.and_then(|()| {
         // SAFETY: the library has no initialisers, and `library` is NCCL, whose initialisers have no requirements.
         unsafe { libloading::Library::new(&path) }.map_err(io::Error::other)
     });
     let _ = fs::remove_file(&path);
     // The linker knows the name only while the empty library is loaded, so it is never unloaded.
     loaded.map(std::mem::forget)
-}
-
-/// Writes `bytes` into a new file. Fails if the file already exists, because another user may have put a harmful
-/// library there.
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use io::Write;
-
-    fs::File::create_new(path)?.write_all(bytes)
 }
 
 /// Returns the bytes of an empty shared library (ELF) that is called `name` and depends on `library`. Returns `None` on

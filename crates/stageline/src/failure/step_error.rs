@@ -30,8 +30,8 @@ pub enum StepError {
     /// parameter update of the step.
     #[error(
         "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
-        lower the learning rate, clip the gradients with `.clip(...)`, or skip such steps with \
-         `.on_non_finite(OnNonFinite::Skip)`",
+         lower the learning rate or a fixed loss scale, clip the gradients with `.clip(...)` (`--clip`), or skip such steps \
+         with `.on_non_finite(OnNonFinite::Skip)` (`--on-non-finite skip`)",
         culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}"))
     )]
     NonFinite {
@@ -46,7 +46,8 @@ pub enum StepError {
     /// s, or the watchdog's `factor` times the longest action if that is longer, is abandoned with its stage's module.
     /// No stage keeps the parameter update of the step.
     #[error(
-        "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
+        "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)` \
+         (`--watchdog`)"
     )]
     Stalled(Box<Stall>),
     /// The stages are no longer in the same state: at least one has stepped its optimizer in the failed step, and

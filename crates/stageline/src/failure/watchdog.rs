@@ -77,30 +77,45 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The recent activities (computations, transfers and waits) of one worker. The worker appends to them, and the
-/// watchdog reads them on the caller's thread.
+/// The recent activities (computations, transfers and waits) of one worker, and its longest action. The worker writes
+/// them, and the watchdog reads them on the caller's thread.
 #[derive(Clone)]
-pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
+pub(crate) struct ProgressBoard(Arc<Mutex<Progress>>);
+
+/// What one worker has written on its progress board.
+struct Progress {
+    /// The worker's most recent activities, at most [`RECENT`], from the oldest to the current one.
+    places: VecDeque<Place>,
+    /// The duration of the worker's longest completed action (such as a forward pass) so far, without waits.
+    longest: Duration,
+}
 
 impl ProgressBoard {
     pub(crate) fn new(replica: Replica, stage: usize) -> Self {
         let mut places = VecDeque::with_capacity(RECENT);
         places.push_back(Place { replica, stage, activity: Activity::Start, since: Instant::now() });
-        Self(Arc::new(Mutex::new(places)))
+        Self(Arc::new(Mutex::new(Progress { places, longest: Duration::ZERO })))
     }
 
-    pub(crate) fn tell(&self, place: Place) {
-        let mut places = self.0.lock();
-        if places.len() == RECENT {
-            places.pop_front();
+    /// Posts the worker's new activity `place`, and the duration of its longest completed action so far.
+    pub(crate) fn tell(&self, place: Place, longest: Duration) {
+        let mut progress = self.0.lock();
+        if progress.places.len() == RECENT {
+            progress.places.pop_front();
         }
-        places.push_back(place);
+        progress.places.push_back(place);
+        progress.longest = longest;
+    }
+
+    /// Returns the duration of the worker's longest completed action (such as a forward pass) so far, without waits.
+    pub(crate) fn longest(&self) -> Duration {
+        self.0.lock().longest
     }
 
     /// Returns the worker's most recent activities (computations, transfers and waits), at most [`RECENT`], from the
     /// oldest to the current one.
     pub(crate) fn places(&self) -> Vec<Place> {
-        self.0.lock().iter().copied().collect()
+        self.0.lock().places.iter().copied().collect()
     }
 }
 
@@ -277,8 +292,10 @@ mod tests {
         let replica = Replica::default();
         let board = ProgressBoard::new(replica, 3);
         for stage in 0..RECENT + 2 {
-            board.tell(Place { replica, stage, activity: Activity::Finish, since: Instant::now() });
+            let place = Place { replica, stage, activity: Activity::Finish, since: Instant::now() };
+            board.tell(place, Duration::from_secs(stage as u64));
         }
+        assert_eq!(board.longest(), Duration::from_secs(RECENT as u64 + 1));
         let stages: Vec<_> = board.places().iter().map(|place| place.stage).collect();
         assert_eq!(stages, (2..RECENT + 2).collect::<Vec<_>>());
     }

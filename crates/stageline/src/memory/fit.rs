@@ -262,7 +262,7 @@ impl DoesNotFit {
         }
         for (index, remedy) in self.remedies.iter().enumerate() {
             let levers: Vec<_> = remedy.levers.iter().map(&lever).collect();
-            let head = if index == 0 { "\nways out, the cheapest first:" } else { "" };
+            let head = if index == 0 { "\nremedies, the cheapest first:" } else { "" };
             let (levers, verdict) = (levers.join(between), remedy.verdict(self.has));
             let _ = write!(text, "{head}\n  {levers}: about {}, {verdict}", Bytes(remedy.needs));
         }

@@ -137,8 +137,14 @@ impl Rehearsal<'_> {
         self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
     }
 
-    /// Computes the memory estimate from the recorded events. Returns `None` if memory was not measured.
+    /// Computes the memory estimate from the recorded events. Returns `None` if memory was not measured, or if a worker
+    /// has stages on devices with separate memory, because an estimate has one device for each worker.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
+        let device = |action: &Action| &self.stages[action.stage].0;
+        let is_on_one = |row: &Vec<Action>| row.iter().all(|action| share_memory(device(action), device(&row[0])));
+        if !self.plan.rows().iter().all(is_on_one) {
+            return None;
+        }
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
         let (steps, copies, groups) = (Steps::Apart, Copies::None, self.groups);

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Int, Tensor};
 
 use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::payload_shapes;
-use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
 /// Concatenates the outputs of several micro-batches along dimension 0, tensor by tensor and in micro-batch order. An
 /// output is a payload: a value made of one or more tensors.
@@ -91,6 +91,9 @@ impl PayloadMapper for Join {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         Tensor::cat(self.beside(tensor), 0)
+    }
+    fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T> {
+        SharedInput::new(shared.get().map(self))
     }
 }
 

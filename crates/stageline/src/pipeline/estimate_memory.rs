@@ -49,7 +49,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
     /// checkpoint is written. The result is `None` if the devices do not report their allocated memory. CPUs report it
     /// only if the program installs the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts
-    /// never do.
+    /// never do. It is also `None` if stages of one worker are on different devices.
     ///
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
     /// without the peaks during an action. The pools reserve more memory than these bytes, and no upper bound is known

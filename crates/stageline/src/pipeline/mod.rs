@@ -123,8 +123,8 @@ struct Overlap {
     /// Whether the workers run a training step whose report the caller has not fetched from [`Steps`] yet. Any other
     /// method call then stops the pipeline and rolls back this step.
     is_in_flight: bool,
-    /// The error of a failed rollback, which the next method call returns; `None` if none failed. A step in flight is
-    /// rolled back when the caller drops [`Steps`], the iterator over overlapping steps.
+    /// The error of a failed rollback, which the next step, evaluation or inference returns; `None` if none failed. A
+    /// step in flight is rolled back when the caller drops [`Steps`], the iterator over overlapping steps.
     error: Option<StepError>,
     /// The end time of the last training step. With overlapping steps, the next step's duration is measured from this
     /// time if the next step began earlier.
@@ -302,10 +302,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.done.steps
     }
 
-    /// Sets the number of the next training step, so that a step that changed no parameters can be repeated under its
-    /// number.
-    pub(crate) fn set_steps_done(&mut self, steps: usize) {
-        self.done.steps = steps;
+    /// Sets the number of the next training step to `step`, the number of the last step, which changed no parameters
+    /// and is repeated. If the pipeline has stopped, the next step returns the error.
+    pub(crate) fn rewind_to(&mut self, step: usize) {
+        self.done.steps = step;
+        // Otherwise a stage that has made the repeated step would commit it, even if another stage fails in it.
+        let _ = self.workers.commit(step);
     }
 
     /// Stops and joins every worker thread after a failure (`ended`), and returns the root-cause error.

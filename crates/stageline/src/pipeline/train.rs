@@ -199,8 +199,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Cancels the running training step. Waits until all stages have finished their forward and backward passes, and
-    /// rolls back the stages that have stepped their optimizers. If that fails, the pipeline stops, and the next call
-    /// of a pipeline method returns the error.
+    /// rolls back the stages that have stepped their optimizers. If that fails, the pipeline stops, and the next step,
+    /// evaluation or inference returns the error. A checkpoint has the state after the last step that was reported.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -244,12 +244,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(())
     }
 
-    /// Creates the report of a training step from its results. Also passes the duration of the step's longest action,
-    /// such as a backward pass, to the watchdog.
-    fn report(&mut self, concluded: Concluded) -> StepReport {
+    /// Creates the report of a training step from its results.
+    fn report(&self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, metrics, stages, reductions, update, events, took, .. } = concluded;
-        let longest = events.iter().flatten().map(Event::worked).max();
-        self.workers.note_action(longest.unwrap_or_default());
         StepReport {
             step,
             loss: if terms.is_empty() { f64::NAN } else { total_loss(&terms) },
@@ -297,7 +294,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
                 step,
                 loss_scale,
                 lower = self.stepping.scaler.scale(),
-                ?culprit,
+                culprit = culprit.as_ref().map(field::display),
                 "gradients overflow: the step is skipped"
             );
             return Ok(Update::Overflow { loss_scale, culprit });
@@ -305,7 +302,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         match self.stepping.flush.on_non_finite {
             OnNonFinite::Stop => Err(Ended::ByCaller(StepError::NonFinite { step, culprit })),
             OnNonFinite::Skip => {
-                tracing::warn!(step, ?culprit, "the loss or a gradient is not finite: the step is skipped");
+                let shown = culprit.as_ref().map(field::display);
+                tracing::warn!(step, culprit = shown, "the loss or a gradient is not finite: the step is skipped");
                 Ok(Update::NonFinite { culprit })
             }
         }

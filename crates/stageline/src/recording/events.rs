@@ -38,6 +38,9 @@ pub(crate) struct Diary {
     began: Instant,
     /// Start time of the worker's current activity, which is the end time of its last event.
     since: Instant,
+    /// The duration of the worker's longest completed action so far in any step, evaluation or inference, without
+    /// waits.
+    longest: Duration,
     /// The events of the current step so far. Events beyond the list's capacity are dropped, so that recording
     /// allocates no memory.
     events: Vec<Event>,
@@ -49,7 +52,8 @@ impl Diary {
     pub(crate) fn new(replica: Replica, stage: usize, board: ProgressBoard) -> Self {
         let now = Instant::now();
         let (activity, during) = (Activity::Start, During::Step(0));
-        Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
+        let (longest, events) = (Duration::ZERO, Vec::new());
+        Self { replica, stage, activity, during, sent: 0, began: now, since: now, longest, events, board }
     }
 
     /// Starts recording the events of a step or evaluation that began at the time `began`. `room` is an empty vector
@@ -62,7 +66,7 @@ impl Diary {
     /// board, where the watchdog looks for stalls.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
-        self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
+        self.board.tell(Place { replica: self.replica, stage, activity, since: self.since }, self.longest);
     }
 
     /// Ends the worker's current activity and appends it to the recorded events, with the time that the worker has
@@ -70,11 +74,13 @@ impl Diary {
     /// synchronisation overhead (`asked`).
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
+        let worked = (now - self.since).saturating_sub(waited);
+        // The time to ask was measured on an idle device, so it may be longer than this event.
+        let asked = asked.min(worked);
+        self.longest = self.longest.max(worked - asked);
         if self.events.len() < self.events.capacity() {
             let (start, end) = (self.since - self.began, now - self.began);
             let (stage, activity) = (self.stage, self.activity);
-            // The time to ask was measured on an idle device, so it may be longer than this event.
-            let asked = asked.min((end - start).saturating_sub(waited));
             self.events.push(Event { stage, activity, start, end, waited, asked, held, sent });
         }
         self.since = now;
@@ -98,9 +104,13 @@ mod tests {
         let room = diary.events.capacity();
         for _ in 0..room + 1 {
             diary.enter(4, Activity::Finish);
+            std::thread::sleep(Duration::from_millis(1));
             diary.leave(Duration::ZERO, Reading::default());
         }
-        assert_eq!(board.places().last().map(|place| (place.stage, place.activity)).unwrap(), (4, Activity::Finish));
+        diary.enter(4, Activity::Idle);
+        let longest = board.longest();
+        assert!(longest >= Duration::from_millis(1) && longest <= Instant::now() - diary.began, "{longest:?}");
+        assert_eq!(board.places().last().map(|place| (place.stage, place.activity)).unwrap(), (4, Activity::Idle));
         let events = diary.close();
         assert_eq!((events.len(), events.capacity()), (room, room));
         assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start && pair[1].start <= pair[1].end));

@@ -1,14 +1,16 @@
 //! The number of CPU cores for each worker ([`Cores`]), and the memory of the matrix-product buffers that the threads
 //! on these cores keep ([`KernelThreads`]).
 
-/// How many CPU cores each worker (a thread that runs one or more stages) uses: a fixed number, or an equal share of
-/// the machine's cores.
+/// How many CPU cores each worker (a thread that runs one or more stages) uses: a fixed number, an equal share of the
+/// machine's cores, or all that a worker may use while no other computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
     /// Use this fixed number of CPU cores for every worker.
     Each(usize),
     /// Divide this total number of CPU cores evenly among the workers.
     Shared(usize),
+    /// Use this number of CPU cores for every worker, because one worker computes at a time.
+    InTurn(usize),
 }
 
 impl Cores {
@@ -16,7 +18,7 @@ impl Cores {
     /// replicas, with at least 1 for each.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
-            Self::Each(cores) => cores,
+            Self::Each(cores) | Self::InTurn(cores) => cores,
             Self::Shared(machine) => (machine / workers.max(1)).max(1),
         }
     }

@@ -221,7 +221,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
             let factor = dot(found, values) / dot(values, values);
-            (Cause::MissedDivision { factor }, values.iter().map(|value| value * factor).collect::<Flat>())
+            // A division leaves the sign, so gradients of zero and of the other sign have another cause.
+            let is_division = factor > 0.0;
+            let prediction = || values.iter().map(|value| value * factor).collect::<Flat>();
+            is_division.then(|| (Cause::MissedDivision { factor }, prediction()))
         };
         let by_micro_batch = |values| (Cause::ClippedApart(ClipScope::MicroBatch), values);
         // These come before the scaled mean, which is equally close to a plain mean, with a factor of 1.
@@ -232,7 +235,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
             by_micro_batch(clipped_means),
             by_micro_batch(clipped_running_means),
         ];
-        self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
+        self.closest(found, unscaled)
+            .or_else(|| self.closest(found, [scaled(sum), scaled(&mean)].into_iter().flatten()))
     }
 
     /// Returns [`Cause::MissingMicroBatch`] if the model drops a micro-batch: run alone, the micro-batch gives a zero
@@ -285,7 +289,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
 
     /// Returns the bug in `candidates` whose predicted gradients are the closest to the gradients `found`. `None` if no
     /// prediction is within the tolerance for every parameter.
-    fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
+    fn closest(&self, found: &Flat, candidates: impl IntoIterator<Item = (Cause, Flat)>) -> Option<Cause> {
         // `f64::max` would ignore NaN, but a bug whose prediction is NaN explains nothing.
         let worse = |a: f64, b: f64| if b.is_nan() { f64::INFINITY } else { a.max(b) };
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, worse);

@@ -51,7 +51,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Trial<In, Target> for Pipeline<
             }
             // The repeated step has the same index as this one, because the index decides the random numbers of
             // dropout.
-            self.set_steps_done(before);
+            self.rewind_to(before);
         }
         Ok(Pipeline::step(self, batch)?.loss)
     }

@@ -167,8 +167,19 @@ impl Worker {
                 self.roll_back();
                 after_step::forget_kept();
             }
-            _ => self.commit(),
+            _ => self.commit_last(),
         }
+    }
+
+    /// Commits the worker's last training step when the worker ends. An update that a layer registered with
+    /// `after_step` may panic here. The parameters are committed by then, so the panic is reported as a failure of the
+    /// stage, and the stages are not lost with the thread.
+    fn commit_last(&mut self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.commit())) {
+                self.fail(Failure::of_panic(panic));
+            }
+        }));
     }
 
     /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.

@@ -65,8 +65,8 @@ pub use lost::LostHost;
 pub(crate) use lost::{hosts_of, lost_hosts, stuck};
 pub use lost_link::LostLink;
 pub(crate) use lost_link::lost_links;
-pub(crate) use name::one_id_for_two_addresses;
 pub use name::{HostName, Reach, RemoteName};
+pub(crate) use name::{digits, one_id_for_two_addresses};
 #[cfg(feature = "remote")]
 pub use probe::link_speeds;
 pub(crate) use route::{Lanes, Route, by_the_host, goes_through_this_host, moved, one_lent_gpu};

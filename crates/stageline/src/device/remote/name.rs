@@ -46,12 +46,17 @@ pub enum Reach {
     Address(String),
 }
 
+/// Parses a number in a device's name, such as its index or a port: decimal digits without a sign.
+pub fn digits<T: FromStr>(text: &str) -> Option<T> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
 impl FromStr for RemoteName {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (host, index) = text.rsplit_once('/').ok_or(())?;
-        Ok(Self { host: host.parse()?, index: index.parse().map_err(drop)? })
+        Ok(Self { host: host.parse()?, index: digits(index).ok_or(())? })
     }
 }
 
@@ -60,7 +65,7 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let is_address = |text: &str| {
-            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+            text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && digits::<u16>(port).is_some())
         };
         let address = |text: &str| is_address(text).then(|| text.to_owned()).ok_or(());
         if let Some(text) = text.strip_prefix("ws://") {

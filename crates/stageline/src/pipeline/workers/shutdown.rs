@@ -35,7 +35,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         let patience = match &error {
             // A worker that waits for a lost host never ends.
             Some(StepError::HostsLost { .. } | StepError::HostsApart { .. }) => Some(AFTER_AN_ERROR),
-            _ => self.watch.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.watch.longest))),
+            _ => self.watch.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.longest_action()))),
         };
         let others = self.join(patience);
         let torn = self.ended.iter().find(|runner| runner.is_torn()).map(|runner| runner.stage());

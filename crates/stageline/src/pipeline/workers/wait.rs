@@ -24,10 +24,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.watch.began
     }
 
-    /// Records the duration of an action, such as a forward pass, if it is the longest so far. The watchdog reports a
-    /// stall only if no worker makes progress for several times this duration.
-    pub(crate) fn note_action(&mut self, took: Duration) {
-        self.watch.longest = self.watch.longest.max(took);
+    /// Returns the duration of the longest action (such as a forward pass) that a worker has completed so far, without
+    /// waits. The watchdog reports a stall only if no worker makes progress for several times this duration.
+    pub(super) fn longest_action(&self) -> Duration {
+        self.handles.iter().map(|worker| worker.progress.longest()).max().unwrap_or_default()
     }
 
     /// Waits for a message from the workers and returns it. Returns an error if the workers stall during this wait.
@@ -55,8 +55,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// Logs a warning of a stall if no worker makes progress for too long. Returns an error if the stall lasts longer
     /// than the watchdog allows, or if a host is lost.
     fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
-        let Watch { longest, warned, asked, during, began, .. } = &self.watch;
-        let limit = watchdog.limit(*longest);
+        let Watch { warned, asked, during, began, .. } = &self.watch;
+        let limit = watchdog.limit(self.longest_action());
         let stall = Stall::seen(self.handles.iter().map(|worker| worker.progress.places()), *began, *during);
         if stall.still > limit.saturating_add(watchdog.grace) {
             return Err(Ended::ByCaller(StepError::Stalled(Box::new(stall))));

@@ -1,17 +1,14 @@
 //! The state from which the watchdog detects a stall of the workers ([`Watch`]).
 
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::failure::activity::During;
 use crate::failure::watchdog::Watchdog;
 
-/// The state of the watchdog, which detects stalled workers: its time limits, the running step or evaluation, and the
-/// longest action so far, such as a backward pass.
+/// The state of the watchdog, which detects stalled workers: its time limits, and the running step or evaluation.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
-    /// The longest duration of one action (such as a forward or backward pass) in any training step so far.
-    pub(super) longest: Duration,
     /// Whether the watchdog has already warned of a stall in the current step, evaluation or other request.
     pub(super) warned: Cell<bool>,
     /// The time without progress at the last check, in whole multiples of `Watchdog::floor`. Liveness checks of the
@@ -26,13 +23,6 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn new(watchdog: Option<Watchdog>) -> Self {
-        Self {
-            watchdog,
-            longest: Duration::ZERO,
-            warned: Cell::new(false),
-            asked: Cell::new(0),
-            during: During::Step(0),
-            began: Instant::now(),
-        }
+        Self { watchdog, warned: Cell::new(false), asked: Cell::new(0), during: During::Step(0), began: Instant::now() }
     }
 }
