@@ -8,25 +8,26 @@ class Table:
     """The rows of a table, which are printed when they are added, and written to files at the end."""
 
     def __init__(self):
-        self.rows, self.results = [], {}
+        self.rows, self.results, self.failed = [], {}, 0
 
     def row(self, what, found, bar="", passed=None):
         """Adds a row and prints it; `passed` is None if there is no bar."""
         verdict = {True: "yes", False: "NO", None: ""}[passed]
         self.rows.append((what, found, bar, verdict))
         self.results[what] = {"found": found, "bar": bar, "passed": passed}
+        self.failed += passed is False
         print(f"{what}: {found} {f'(bar: {bar}) {verdict}' if bar else ''}", flush=True)
 
     def check(self, what, part):
-        """Runs one part of the checks; an error in it becomes a row that has failed."""
+        """Runs one part of the checks; any error in it becomes a row that has failed, so that the other parts run."""
         try:
             part()
-        except (RuntimeError, OSError) as error:
-            self.row(what, f"failed: {error}", "no error", False)
+        except Exception as error:
+            self.row(what, f"failed: {type(error).__name__}: {error}", "no error", False)
 
     def has_failed(self):
         """Returns whether any row has missed its bar."""
-        return any(result["passed"] is False for result in self.results.values())
+        return self.failed > 0
 
     def write(self, folder, name, about):
         """Writes the table as Markdown and as JSON; `about` describes the hardware."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what latency between hosts costs under 1F1B and eager 1F1B, and compares it with the simulation.
 
-    cargo build --release --bins --examples
+    cargo build --release --features serve --bins --examples
     python scripts/remote-latency.py --programs target/release [--rounds 3] [--delays 0,20]
 
 Needs what remote_hosts.py needs. Two stages are on servers, each on a host of its own, and the controller is on a third host.

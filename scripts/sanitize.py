@@ -86,6 +86,10 @@ def miri(limit, what, flags=""):
             print(f"miri {' '.join(what)}: FAILED after {len(results)} tests")
             return False
         slow.append(ended)
+    failed = [name for name, result in results.items() if result == "FAILED"]
+    if failed:
+        print(f"miri {' '.join(what)}: FAILED: {', '.join(failed)}")
+        return False
     passed = sum(result == "ok" for result in results.values())
     print(f"miri {' '.join(what)}: {passed} passed, {len(slow)} took longer than {limit} s, {len(beyond)} left out")
     print("".join(f"  too slow: {name}\n" for name in slow), end="", flush=True)

@@ -1034,7 +1034,7 @@ def main():
             if name in ADAPTED:
                 table.check(name, lambda: compare_adapters(table, finetune, name, Path(folder, f"{name}-adapted")))
             table.check(name, lambda: compare_frozen(table, finetune, name, Path(folder, f"{name}-frozen")))
-    failed = sum(result["passed"] is False for result in table.results.values())
+    failed = table.failed
     print(f"{len(table.results) - failed} checks passed, {failed} failed, {time.monotonic() - begin:.0f} s")
     sys.exit(table.has_failed())
 

@@ -91,18 +91,34 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) 
 
 /// Writes an attribute of an emulated device, such as its number of multiprocessors. The values are those of an H200,
 /// from NVIDIA's tuning guide for Hopper and the tables for compute capability 9.0.
+/// The limits of an H100 or H200 on a launch: blocks of a grid in x, y and z.
+const GRID: [c_uint; 3] = [2_147_483_647, 65_535, 65_535];
+
+/// Threads of a block in x, y and z.
+const BLOCK: [c_uint; 3] = [1024, 1024, 64];
+
+/// Threads of a block in all three directions.
+const MOST_THREADS: c_uint = 1024;
+
+/// Bytes of shared memory that a block can ask for.
+const MOST_SHARED: c_uint = 232_448;
+
+/// Whether each size is at least 1 and at most its limit.
+fn fits(sizes: [c_uint; 3], limits: [c_uint; 3]) -> bool {
+    sizes.iter().zip(limits).all(|(size, limit)| (1..=limit).contains(size))
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, _device: c_int) -> Result {
     let known = match attribute {
-        1..=3 => 1024,      // threads of a block, and in x and y
-        4 => 64,            // in z
-        5 => 2_147_483_647, // blocks of a grid, in x
-        6 | 7 => 65_535,    // in y and z
-        10 => 32,           // threads of a warp
-        16 => 132,          // multiprocessors
-        75 => 9,            // compute capability
+        1 => MOST_THREADS as c_int,
+        2..=4 => BLOCK[attribute as usize - 2] as c_int,
+        5..=7 => GRID[attribute as usize - 5] as c_int,
+        10 => 32,  // threads of a warp
+        16 => 132, // multiprocessors
+        75 => 9,   // compute capability
         76 => 0,
-        97 => 232_448, // bytes of shared memory a block can ask for
+        97 => MOST_SHARED as c_int,
         _ => return INVALID_VALUE,
     };
     // SAFETY: the pointer is valid for one value, as the API requires.
@@ -506,6 +522,14 @@ pub unsafe extern "C" fn cuLaunchKernel(
         }
         if let Some(error) = state.error_of(Some(device)) {
             return error;
+        }
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        if !fits(grid, GRID)
+            || !fits(block, BLOCK)
+            || block.iter().product::<c_uint>() > MOST_THREADS
+            || shared > MOST_SHARED
+        {
+            return INVALID_VALUE;
         }
         let ledger = &mut state.ledger;
         let Function { name, buffers, program } = &state.functions[function - 1];

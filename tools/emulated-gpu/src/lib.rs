@@ -28,6 +28,7 @@
 //! - *All races between operations.* An operation for which one host thread has waited counts as known to all host
 //!   threads. Of a kernel's buffers only the start address is known, so a race is found only if the other access covers
 //!   that address.
+//! - *Use after free.* Freed memory is forgotten at once, even if work on another stream still reads it.
 //! - *Values without `computes=1`.* Kernels do not run, the contents of device memory are not stored, and every copy to
 //!   the host reads 2.0 in f32, which is the result that burn expects from its first kernels on a device.
 //! - *Other libraries.* Only the functions that burn calls exist, and all-reduce fails.
