@@ -1,7 +1,7 @@
 //! The problems that make a checkpoint file unusable: [`Damage`].
 //!
-//! Input: what a reader found and what it expected. Output: a reason with its message. The code here must not access
-//! the disk, or print text from a file other than as [`Printable`].
+//! Input: the expected and the actual state of a file. Output: a [`Damage`] with its message. The code here must not
+//! access the disk, or print text from a file other than as [`Printable`].
 
 use std::{fmt, io};
 

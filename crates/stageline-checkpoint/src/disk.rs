@@ -1,5 +1,5 @@
-//! Helpers for folders and paths, shared by the reader and the writer of checkpoints: remove, sync, and describe what
-//! blocks a path.
+//! Helpers for folders and paths, shared by the reader and the writer of checkpoints. They remove entries, sync
+//! folders, and describe an obstacle at a path.
 //!
 //! Input: paths and metadata. Output: removed or synced file system entries, and words for error messages. The code
 //! here must not know the names or the contents of checkpoints, or follow a symbolic link when it removes something.
@@ -24,10 +24,10 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }
 
-/// Finds what prevents a folder from being created at `path`: something other than a folder at `path` or at one of its
-/// parents. Returns the path and the kind of that obstacle, such as "a file"; `None` if there is none.
+/// Finds an obstacle that prevents a folder from being created at `path`: something other than a folder at `path` or at
+/// one of its parents. Returns the path and the kind of the obstacle, such as "a file"; `None` if none is found.
 pub(crate) fn in_the_way(path: &Path) -> Option<(PathBuf, &'static str)> {
-    let path: PathBuf = path.components().collect(); // drops a trailing slash, which would require a folder
+    let path: PathBuf = path.components().collect(); // drops a trailing slash, because `file/` has no metadata
     let part = path.ancestors().find(|part| fs::symlink_metadata(part).is_ok())?;
     let found = match fs::metadata(part) {
         Ok(metadata) if metadata.is_dir() => return None,

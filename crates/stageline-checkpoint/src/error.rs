@@ -1,6 +1,6 @@
 //! The errors of reading and writing checkpoints: [`CheckpointError`]. Every error message ends with the fix.
 //!
-//! Input: the values of a failure, such as a path and a [`Damage`]. Output: an error with a message of bounded length.
+//! Input: the details of a failure, such as a path and a [`Damage`]. Output: an error with a message of bounded length.
 //! The code here must not access the disk, or print untrusted text other than as [`Printable`].
 
 use std::path::{Path, PathBuf};
@@ -130,18 +130,20 @@ pub enum CheckpointError {
         /// The kind of entry that blocks the path of the new folder of checkpoints, such as "a file".
         found: &'static str,
     },
-    /// The operating system failed to create, write, sync or rename a file or folder while a checkpoint was being
-    /// saved. Free disk space, or make the folder writable.
+    /// The operating system failed to access a file or folder while a [`Store`](crate::Store) was being opened or was
+    /// saving a checkpoint. For example, it failed to create, write, sync or rename the file. Free disk space, or make
+    /// the folder writable.
     #[error(
         "cannot {doing} {}; free space on its disk, or make the folder writable; earlier checkpoints are untouched",
         alone(path)
     )]
     Write {
-        /// Failed operation of a checkpoint save, as a verb for the error message, such as "create the folder".
+        /// The failed operation of a [`Store`](crate::Store), as a verb for the error message, such as "create the
+        /// folder".
         doing: &'static str,
-        /// File or folder of the failed operation of a checkpoint save.
+        /// The path of the file or folder on which the operation of a [`Store`](crate::Store) failed.
         path: PathBuf,
-        /// The operating system's error from the failed operation of a checkpoint save.
+        /// The operating system's error from the failed operation of a [`Store`](crate::Store).
         source: io::Error,
     },
     /// The new checkpoint is complete and has its final name, but a power loss may remove it: its folder could not be
@@ -171,10 +173,12 @@ pub enum CheckpointError {
     Prune {
         /// The path of the new checkpoint, which is complete although an old one could not be removed.
         published: PathBuf,
-        /// Failed operation of removing old checkpoints, as a verb for the error message, such as "remove".
+        /// The operation that failed while old checkpoints were being removed, as a verb for the error message, such as
+        /// "remove".
         doing: &'static str,
-        /// Path of the old checkpoint that could not be renamed or removed (its `.removing-...` name if it was already
-        /// renamed), or of the folder of checkpoints if that could not be listed or synced.
+        /// The path of the old checkpoint that could not be renamed or removed. It ends with the name `.removing-...`
+        /// if the checkpoint was already renamed. If the folder of checkpoints could not be listed or synced, it is the
+        /// path of that folder.
         path: PathBuf,
         /// The operating system's first error from removing old checkpoints.
         source: io::Error,
@@ -258,7 +262,8 @@ pub enum CheckpointError {
         scale: f64,
     },
     /// A tensor file or the index of the checkpoint to save cannot be written, for example because its header would be
-    /// too long. Give the tensors shorter names, or names of more layers, because each layer has a file.
+    /// too long. Give the tensors shorter names, or distribute them among more name prefixes such as `blocks.3`,
+    /// because each such prefix has its own file.
     #[error(
         "cannot write {} as safetensors: {}; give its tensors shorter names, or names of more layers, because each layer has a file",
         Printable::new(file),
@@ -331,8 +336,8 @@ fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-/// Returns the last part of the error message about a damaged checkpoint, which says what to do: make the file
-/// readable, resume from the older checkpoint at `older`, or restore the checkpoint from a copy.
+/// Returns the advice at the end of the error message about a damaged checkpoint. The advice is to make the file
+/// readable, to resume from the older checkpoint at `older`, or to restore the checkpoint from a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {

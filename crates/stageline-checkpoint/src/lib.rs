@@ -100,16 +100,16 @@
 //!   `DIR` was synced.
 //! - **Pruning.** Old checkpoints are removed when the new one is complete. Each is renamed first, and the rename is
 //!   synced, before its files are removed. Nothing else in the folder is removed. If a writer is killed in between,
-//!   more checkpoints than the limit of [`Store::open`] remain until the next one is written. Files that cannot be
-//!   removed immediately also remain until then.
+//!   more checkpoints than the limit of [`Store::open`] remain until the next save. Files that cannot be removed
+//!   immediately remain until the next save or the next [`Store::open`].
 //! - **Finite values.** A checkpoint with an infinity or a NaN is neither written nor read, so it never replaces good
 //!   ones. The check covers F16, BF16, F32, F64 and C64.
-//! - **Damage.** Reading a damaged checkpoint returns an error with the file and the reason. It is never read in part,
-//!   and an older checkpoint is never read in its place silently, even if the entry with the latest checkpoint's name
-//!   is a link. A checkpoint that is pruned while it is read is [`CheckpointError::Removed`].
-//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate host memory
-//!   out of proportion to the bytes on disk. The names and sizes in its manifest must be consistent before any file is
-//!   opened.
+//! - **Damage.** Reading a damaged checkpoint returns an error with the file and the reason. No part of the checkpoint
+//!   is returned, and no older checkpoint is read silently in its place. A link with the name of the latest checkpoint
+//!   is an error too. A checkpoint that is pruned while it is read is [`CheckpointError::Removed`].
+//! - **Hostile input.** A malicious checkpoint cannot make the reader panic, open a file outside the checkpoint's
+//!   folder, or allocate host memory out of proportion to the bytes on disk. The names and sizes in its manifest must
+//!   be consistent before any other file is opened.
 //! - **Safe messages.** Whatever text the checkpoint contains, no error message contains characters that a terminal
 //!   executes instead of showing, or is longer than [`CheckpointError::MOST_BYTES`]. [`Printable`] does the same for
 //!   text that a caller takes from a checkpoint.
@@ -123,8 +123,9 @@
 //! - On a case-insensitive file system, two layer groups whose names differ only in case cannot be saved: creating the
 //!   second file is an error.
 //! - Checkpoints share no files: each takes its full size on disk.
-//! - A file that changes while it is read is detected by its hash. Links and folders that are exchanged at that moment
-//!   are followed. A pipe or a device that takes the place of a file is an error, and the reader does not wait for it.
+//! - A file that changes while it is read is detected by its hash. If a link replaces a file or folder between its
+//!   check and its opening, the link is followed. A pipe or a device that takes the place of a file is an error, and
+//!   the reader does not wait for it.
 //! - Reading allocates as much host memory as the tensors take. Writing copies no tensor.
 //!
 //! # Modules

@@ -33,13 +33,14 @@ impl<'a> Printable<'a> {
     /// [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 
-    /// Makes untrusted text printable: escapes its invisible characters and limits its length. Pass a path as
-    /// `path.to_string_lossy()`.
+    /// Makes untrusted text printable: escapes its invisible characters, and limits its length to
+    /// [`MOST_BYTES`](Self::MOST_BYTES). Pass a path as `path.to_string_lossy()`.
     pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
         Self { text: text.into(), most: Self::MOST_BYTES }
     }
 
-    /// Joins an error's message and the messages of its causes, separated by colons, to one printable text.
+    /// Joins an error's message and the messages of its causes, separated by colons, to one printable text. Its length
+    /// is limited to [`MOST_BYTES`](Self::MOST_BYTES) unless [`at_most`](Self::at_most) sets another limit.
     pub fn with_causes(error: &dyn Error) -> Printable<'static> {
         let mut text = error.to_string();
         let mut cause = error.source();
@@ -115,7 +116,8 @@ fn is_visible(char: char) -> bool {
                 | '\u{180B}'..='\u{180F}' | '\u{FE00}'..='\u{FE0F}' | '\u{E0000}'..='\u{E0FFF}'
         )
     };
-    // The standard library escapes unprintable characters. It escapes accents only at the start of a string.
+    // The standard library escapes unprintable characters, but also an accent at the start of a string. The `x` in
+    // front prevents the latter.
     let is_printed = || {
         let pair = String::from_iter(['x', char]);
         pair.escape_debug().eq(pair.chars())

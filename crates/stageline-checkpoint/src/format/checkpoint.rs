@@ -63,8 +63,8 @@ pub struct LossScale {
     pub good_steps: u64,
 }
 
-/// An out-of-range step count or loss scale of a checkpoint, so that no run could resume from it. Converted to a
-/// [`CheckpointError`] on saving and to a [`Damage`] on reading.
+/// A step count or loss scale outside its limits, which makes a checkpoint invalid. It becomes a [`CheckpointError`]
+/// when the checkpoint is saved, and a [`Damage`] when it is read.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },

@@ -7,7 +7,8 @@ use crate::format::tensor::Tensor;
 /// Returns the first element of a tensor that is infinite or NaN: its index in row-major order, and its value. Returns
 /// `None` if all elements are finite.
 ///
-/// Only float dtypes of 16 bits and more are searched; dtypes of 8 bits and less may contain any value.
+/// Only F16, BF16, F32, F64 and C64 are searched. Tensors of all other dtypes, such as 8-bit floats, may contain any
+/// value.
 pub(crate) fn first_not_finite(tensor: &Tensor) -> Option<(usize, f64)> {
     let bytes = &tensor.bytes;
     match tensor.dtype {

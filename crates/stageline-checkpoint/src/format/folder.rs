@@ -80,9 +80,9 @@ pub(crate) fn named(path: &Path) -> Option<(CheckpointName, PathBuf)> {
     of(path.to_owned()).or_else(|| of(path.canonicalize().ok()?))
 }
 
-/// Returns the checkpoint just before the one at `path` in the same folder, to suggest it after damage. The path may
-/// lead there through a link or be `.`. Returns `None` if there is none, if the checkpoint's folder was renamed, or if
-/// the folder that contains it cannot be listed.
+/// Returns the path of the next older checkpoint than the one at `path`, in the same folder, to suggest it after
+/// damage. `path` may lead to the checkpoint through a link, or be `.`. Returns `None` if no checkpoint is older, if
+/// the checkpoint's folder was renamed, or if the folder that contains it cannot be listed.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let (name, path) = named(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;

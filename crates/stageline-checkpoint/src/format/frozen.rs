@@ -53,7 +53,7 @@ mod tests {
     fn a_frozen_tensor_is_read_back_from_json() {
         let frozen = FrozenTensor::of(&Tensor::new(Dtype::U8, vec![3], b"abc".to_vec().into()));
         let text = serde_json::to_string(&frozen).unwrap();
-        // The vector of FIPS 180-2, appendix B.1.
+        // FIPS 180-2, appendix B.1, gives this hash of `abc` as an example.
         let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(text, format!(r#"{{"dtype":"U8","shape":[3],"sha256":"{hash}"}}"#));
         assert_eq!(serde_json::from_str::<FrozenTensor>(&text).unwrap(), frozen);

@@ -30,7 +30,7 @@ pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<Stri
 }
 
 /// Whether the index file `text` agrees with the manifest's `parameters`: the same names and files, and the right total
-/// size in bytes. The error is the parser's, for an invalid index.
+/// size in bytes. Returns the parser's error for an invalid index.
 pub(crate) fn matches(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<bool, serde_json::Error> {
     Ok(serde_json::from_slice::<Index>(text)? == index(parameters))
 }

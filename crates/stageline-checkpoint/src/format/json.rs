@@ -1,7 +1,7 @@
 //! Reads and writes a checkpoint manifest as JSON, so that floats keep every bit and a repeated key is an error.
 //!
 //! The JSON parser may read a float with a wrong last bit. Such a float is written as a string: see [`exact_float`] and
-//! [`exact_values`]. [`unique_keys`] reads a map.
+//! [`exact_values`]. [`unique_keys`] reads a map and rejects repeated keys.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use crate::printable::Printable;
 
-/// The key of the JSON object `{"$f64": "<float>"}`, which replaces a float in a manifest's map `run` (the values that
-/// the caller stores) if the parser would not read the float back exactly.
+/// The key of the JSON object `{"$f64": "<float>"}`. This object replaces a float in a manifest's map `run` (the values
+/// that the caller stores) if the parser would not read the float back exactly.
 const MARK: &str = "$f64";
 
 /// Whether a JSON parser reads `value` back bit for bit after it was written as a JSON number. If not, the manifest
@@ -119,14 +119,14 @@ fn decode(value: Value) -> Value {
     }
 }
 
-/// Detects a JSON object that represents an inexact float, or that looks as if it did (see [`encode`]). Returns its
+/// Detects a JSON object that stands for a float (see [`encode`]), or that only looks like such an object. Returns its
 /// only key, `$f64` with any number of further `$` in front, such as `$$f64`; `None` for any other object.
 fn marked(fields: &Map<String, Value>) -> Option<&str> {
     let key = fields.keys().next().filter(|_| fields.len() == 1)?;
     (key.ends_with(MARK) && key.trim_start_matches('$') == &MARK[1..]).then_some(key)
 }
 
-/// Deserializes a JSON object as a map. A key that occurs twice is an error. For `#[serde(deserialize_with)]`.
+/// Deserializes a JSON object as a map, for `#[serde(deserialize_with)]`. Returns an error if a key occurs twice.
 pub(crate) fn unique_keys<'de, D, V>(deserializer: D) -> Result<BTreeMap<String, V>, D::Error>
 where
     D: Deserializer<'de>,

@@ -47,7 +47,7 @@ impl<'a> Shard<'a> {
             infos.push(((*name).to_owned(), info));
             offset = end;
         }
-        // The Transformers library requires this entry in the header.
+        // The Transformers library requires the entry `format: pt` in the header.
         let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let metadata = Metadata::new(Some(format), infos).map_err(|error| error.to_string())?;
         let mut text = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
