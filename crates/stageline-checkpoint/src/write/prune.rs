@@ -34,13 +34,13 @@ pub(crate) fn prune(
     let is_abandoned =
         |path: &PathBuf| CheckpointName::parse(path).is_some_and(|name| abandoned.contains(&name.sequence));
     let surplus = checkpoints.len().saturating_sub(keep.get());
-    checkpoints.retain(|path| path.file_name() != published.file_name()); // it stays, whatever its sequence number
-    checkpoints.sort_by_key(|path| !is_abandoned(path)); // a stable sort: otherwise the order by age is kept
+    checkpoints.retain(|path| path.file_name() != published.file_name()); // the new checkpoint always stays
+    checkpoints.sort_by_key(|path| !is_abandoned(path)); // the sort is stable, so each part stays ordered by age
     checkpoints.truncate(surplus);
     let left = leftovers(dir).map_err(failed("list", dir))?;
     for (old, path) in checkpoints.iter().enumerate() {
         let hidden = hidden(dir, path);
-        disk::remove(&hidden).map_err(failed("remove", &hidden))?; // left by an earlier attempt
+        disk::remove(&hidden).map_err(failed("remove", &hidden))?; // an earlier attempt may have left it
         at(WritePoint::HideOld { old });
         fs::rename(path, &hidden).map_err(failed("rename", path))?;
     }

@@ -57,7 +57,8 @@ impl Store {
 
     /// Tells the store that the run resumes from the checkpoint at the path `resumed`, in the store's folder.
     /// Checkpoints saved after `resumed` count as abandoned. Pruning removes them first and then the oldest, so that
-    /// the run can resume from `resumed` again.
+    /// the run can resume from `resumed` again. Nothing counts as abandoned if `resumed` does not end with a checkpoint
+    /// name, or if the store's next sequence number cannot be determined.
     #[must_use]
     pub fn resuming(mut self, resumed: &Path) -> Self {
         if let (Some(resumed), Ok(next)) = (CheckpointName::parse(resumed), self.next_sequence()) {

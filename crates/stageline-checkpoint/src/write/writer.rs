@@ -46,7 +46,7 @@ impl Writer {
         let run = move || {
             for checkpoint in waiting {
                 let path = save(&checkpoint);
-                drop(checkpoint); // frees its memory before the next one arrives
+                drop(checkpoint); // frees host memory before the next checkpoint arrives
                 if done.send(path).is_err() {
                     break;
                 }
@@ -116,9 +116,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.checkpoints = None; // ends the thread's loop
+        self.checkpoints = None; // closes the channel, which ends the thread's loop
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic is discarded, as an error would be
+            let _ = thread.join(); // a drop discards the panic, like the error of a save
         }
     }
 }
