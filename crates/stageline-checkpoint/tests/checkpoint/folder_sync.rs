@@ -1,4 +1,4 @@
-//! Tests a save whose last step fails: the folder cannot be synced after the rename.
+//! Tests a save that fails after the rename of the new checkpoint, because the folder of checkpoints cannot be synced.
 //!
 //! The test moves the folder away for a moment, so that the sync and the undo fail in the operating system itself.
 
@@ -11,8 +11,7 @@ use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
 use crate::{error_texts, toy};
 
-/// A test's folder of checkpoints, with a checkpoint of step 1. The store, which writes the checkpoints, keeps the
-/// latest one only.
+/// A test's folder of checkpoints, with a checkpoint of step 1. The store keeps only the latest checkpoint.
 struct Folder {
     root: tempfile::TempDir,
     dir: PathBuf,
@@ -28,8 +27,8 @@ impl Folder {
         Self { root, dir, store }
     }
 
-    /// Saves a checkpoint of step 2. Returns the result and the points that the save reported, such as the point just
-    /// before a rename.
+    /// Saves a checkpoint of step 2. Returns the result and the fault-injection points that the save reported, such as
+    /// the point just before a rename.
     ///
     /// To make operations fail, the folder of checkpoints is moved away at the points for which `away` is true. At all
     /// other points it is in its place.

@@ -96,7 +96,7 @@ fn every_file_replaced_by_something_else_is_refused() {
             tried += 1;
             count += usize::from(refused(&checkpoint, &file));
         };
-        check(); // missing
+        check(); // the file is missing
         fs::create_dir(&path).unwrap();
         check();
         fs::remove_dir(&path).unwrap();

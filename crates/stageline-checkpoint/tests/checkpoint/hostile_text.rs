@@ -127,7 +127,7 @@ fn very_long_numbers_are_refused() {
         ] {
             assert!(good.contains(before), "{before}");
             target.seal(&good.replace(before, &format!("\"{field}\": {number}")));
-            // A long fraction may be a valid scale.
+            // The number 1.999... is a valid loss scale, however long its fraction is.
             if !(field == "scale" && number.starts_with("1.")) {
                 refused(&target, "manifest.json", field);
             }

@@ -1,4 +1,4 @@
-//! Tests that a killed writer leaves complete checkpoints only, and that the next writer continues from the latest.
+//! Tests that a killed writer leaves complete checkpoints only, and that the next writer resumes from the latest one.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -14,8 +14,8 @@ const DIR: &str = "STAGELINE_TEST_DIR";
 const POINT: &str = "STAGELINE_TEST_POINT";
 const OCCURRENCE: &str = "STAGELINE_TEST_OCCURRENCE";
 const SIGKILL: i32 = 9;
-/// The number of checkpoint writers that a test kills at each point of a save, such as the point just before a rename.
-/// Writer n is killed when it reaches the point for the n-th time.
+/// The number of checkpoint writers that a test kills at each fault-injection point of a save, such as the point just
+/// before a rename. Writer n is killed when it reaches the point for the n-th time.
 const OCCURRENCES: usize = 5;
 /// The number of checkpoint writers that two tests kill in total. One test kills writers at every point of a save, the
 /// other at random times.
@@ -48,12 +48,12 @@ fn child_writer() {
 fn kill_self() -> ! {
     Command::new("sh").args(["-c", &format!("kill -9 {}", process::id())]).status().unwrap();
     loop {
-        thread::park(); // until the signal arrives
+        thread::park(); // waits for the signal of `kill`
     }
 }
 
-/// Starts a process that writes checkpoints. The process kills itself when it reaches the point `point` of a save for
-/// the `occurrence`-th time; with 0 it never does.
+/// Starts a process that writes checkpoints. The process kills itself when it reaches the fault-injection point `point`
+/// of a save for the `occurrence`-th time. If `occurrence` is 0, the process never kills itself.
 fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
     Command::new(env::current_exe().unwrap())
         .args(["--exact", "kills::child_writer", "--ignored", "--nocapture"])
@@ -120,8 +120,8 @@ fn check_pruned(dir: &Path, latest: u64) {
     assert!(names[2].ends_with(&format!("-step-{}", latest + 1)), "{names:?}");
 }
 
-/// Returns the points of a save at which tests kill the writer: the `Debug` form of each [`WritePoint`]. The save also
-/// removes an old checkpoint.
+/// Returns the fault-injection points at which tests kill a writer, each as the `Debug` form of a [`WritePoint`]. They
+/// are the points of a save that also removes an old checkpoint.
 fn points() -> Vec<String> {
     let dir = toy::quick_folder();
     let mut store = toy::store(dir.path(), 2);

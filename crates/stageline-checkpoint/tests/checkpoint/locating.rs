@@ -1,4 +1,5 @@
-//! Tests which checkpoint of a folder is opened: never an older one silently, and beside a live writer a complete one.
+//! Tests which checkpoint of a folder is opened. No older checkpoint is opened silently, and a reader beside a live
+//! writer opens a complete one.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +19,7 @@ fn a_link_or_file_with_the_name_of_the_latest_checkpoint_is_refused() {
     let error = toy::read(dir.path()).unwrap_err();
     assert!(matches!(&error, CheckpointError::LatestIsNoFolder { path, .. } if *path == latest), "{error}");
     assert!(error.to_string().contains("is a symbolic link and not a folder; give the path of the checkpoint"));
-    // The way out.
+    // The checkpoint can still be read through the link and at its new path.
     assert_eq!(toy::read(&latest).unwrap(), toy::checkpoint(20));
     assert_eq!(toy::read(&moved).unwrap(), toy::checkpoint(20));
 
@@ -42,7 +43,7 @@ fn a_checkpoint_that_is_pruned_after_it_was_opened_is_removed_and_not_damaged() 
     assert!(matches!(Saved::open(&first), Err(CheckpointError::PathNotFound { .. })));
 }
 
-/// Tests a reader beside a writer that removes each checkpoint when the next one is there: no checkpoint looks damaged.
+/// Tests a reader beside a writer that keeps only the latest checkpoint: the reader never reports a damaged checkpoint.
 #[test]
 fn a_reader_beside_a_live_writer_sees_no_damage() {
     let dir = toy::quick_folder();

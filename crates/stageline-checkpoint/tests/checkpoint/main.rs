@@ -1,4 +1,4 @@
-//! Tests checkpoints on a real disk: written, read, damaged in every way, and with writers that are killed.
+//! Tests saving and reading checkpoints on a file system, with damaged files and with killed writers.
 
 mod disk_full;
 mod error_texts;

@@ -168,7 +168,7 @@ fn a_missing_field_or_file_of_a_manifest_is_named() {
     target.seal(&pretty(&manifest));
     let expected = "does not list the file `model.safetensors.index.json`, which this checkpoint must have";
     assert_eq!(target.damage("manifest.json"), expected);
-    // A checkpoint that holds all values does not have the field `frozen`.
+    // The field `frozen` is optional: a checkpoint that contains all values lacks it.
     for field in target.manifest.as_object().unwrap().keys().filter(|field| *field != "frozen") {
         let mut manifest = target.manifest.clone();
         manifest.as_object_mut().unwrap().remove(field);
@@ -247,7 +247,7 @@ fn wrong_headers_are_refused_with_their_reason() {
     let info =
         |shape: u64, start: u64, end: u64| json!({"dtype": "U8", "shape": [shape], "data_offsets": [start, end]});
     let max = u64::MAX;
-    // Nine tensors that end at the last countable byte, so that adding to their end overflows.
+    // The last of nine tensors ends at offset 2^64 - 1, so that any addition to this offset overflows.
     let part = (1u64 << 61) - 1;
     let mut last = json!({"head.w": info(7, 8 * part, 8 * part + 7)});
     (0..8).for_each(|i| last[i.to_string()] = info(part, i * part, (i + 1) * part));

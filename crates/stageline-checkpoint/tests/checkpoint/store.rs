@@ -37,8 +37,8 @@ fn after_30_steps() -> TempDir {
     dir
 }
 
-/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that
-/// one.
+/// Tests a run that resumes from an older checkpoint. Pruning removes the abandoned later checkpoints first, and the
+/// resumed checkpoint afterwards.
 #[test]
 fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
     let dir = after_30_steps();
@@ -53,8 +53,8 @@ fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
     }
 }
 
-/// Tests abandoned checkpoints that are moved away by hand before the first save: their numbers are not used again, so
-/// the new checkpoints are not taken for abandoned ones.
+/// Tests abandoned checkpoints that are deleted by hand before the first save. Their sequence numbers are not used
+/// again, so pruning does not mistake new checkpoints for abandoned ones.
 #[test]
 fn new_checkpoints_stay_though_the_abandoned_ones_were_moved_away() {
     for left in [vec!["000001-step-10"], vec![]] {
@@ -163,7 +163,8 @@ fn leftovers_are_removed_whatever_they_are() {
     assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(20));
 }
 
-/// Tests an old checkpoint whose removal failed: the next save removes it. A planted folder stands for it.
+/// Tests that a save removes an old checkpoint that an earlier save could not remove. The test itself creates the
+/// folder that such a failure leaves.
 #[test]
 fn a_removal_that_failed_is_tried_again_by_the_next_save() {
     let dir = tempfile::tempdir().unwrap();
