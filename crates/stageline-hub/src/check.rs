@@ -22,9 +22,11 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is not a folder. This error is also
-///   returned if `to` contains weights that some programs would load instead of the new ones, a companion (a file
-///   beside the weights, such as `tokenizer.json`) that `from` lacks, or a subfolder with the name of a file to write.
+///   returned if `to` contains weights that some programs would load instead of the new ones, or a subfolder with the
+///   name of a file to write. It is also returned if `to` contains a companion (a file beside the weights, such as
+///   `tokenizer.json`) that `from` lacks.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion cannot be read.
+/// - [`FolderError::Malformed`] if the name of a chat template is not Unicode.
 /// - [`FolderError::Write`] if the operating system cannot create the folder or a file in it.
 pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
@@ -118,8 +120,8 @@ fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
     Ok(names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false)))
 }
 
-/// The target folder, created to check that it can be, and removed again on drop. `created` lists the folders that did
-/// not exist before: the folder and its missing parents.
+/// The target folder of an export, which a check creates as a trial. It is removed again on drop. `created` lists the
+/// folders that did not exist before: the folder and its missing parents.
 struct Trial {
     created: Vec<PathBuf>,
 }
@@ -141,7 +143,7 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // Removal fails if another program has put something into the folder, which then stays.
+        // The error is ignored: a folder that another program has put something into cannot be removed and stays.
         self.created.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }

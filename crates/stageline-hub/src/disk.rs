@@ -83,8 +83,8 @@ pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String,
     }
 }
 
-/// Whether `folder` has an entry with the name `name`, even a broken link. Also true if the operating system cannot
-/// tell, so that a later attempt to open the file reports the error.
+/// Whether `folder` has an entry with the name `name`, even a broken link. The result is also true if the operating
+/// system cannot tell, so that a later attempt to open the file reports the error.
 pub(crate) fn has(folder: &Path, name: &str) -> bool {
     !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
@@ -136,8 +136,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates an empty temporary file that is to become the file at `path`, in the same folder. Returns it with the
-    /// open file, which the caller writes and syncs.
+    /// Creates an empty temporary file in the folder of `path`, which [`publish`](Self::publish) renames to `path`. The
+    /// caller writes and syncs the returned open file.
     pub(crate) fn create(path: &Path) -> Result<(Self, File), FolderError> {
         let folder = path.parent().unwrap_or(Path::new(""));
         let (temporary, file) = create_temporary(folder)?;
@@ -165,7 +165,7 @@ impl NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // The removal fails after a successful rename, because the temporary name does not exist then.
+        // The error of the removal is ignored: after a successful rename, the temporary name does not exist.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -178,7 +178,8 @@ fn create_temporary(folder: &Path) -> Result<(PathBuf, File), FolderError> {
         let path = folder.join(format!(".stageline-hub-{}-{count}.tmp", process::id()));
         match File::create_new(&path) {
             Ok(file) => return Ok((path, file)),
-            // A killed process with the same id left the file, or a process on another host uses the same folder.
+            // The file is from a killed process with the same id, or from a process on another host, so the next name
+            // is tried.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(FolderError::write("create", &path)(error)),
         }
@@ -202,12 +203,12 @@ mod tests {
     #[test]
     fn a_temporary_file_that_a_killed_process_left_is_not_in_the_way() {
         let folder = tempfile::tempdir().unwrap();
-        // Other tests of this process may have taken some of these counts, but not all.
+        // Parallel tests in this process may use up some of these counts, but not all 100.
         let left: Vec<_> = (0..100).map(|count| format!(".stageline-hub-{}-{count}.tmp", process::id())).collect();
         left.iter().for_each(|name| fs::write(folder.path().join(name), "left").unwrap());
         write_json(folder.path(), "config.json", &Map::new()).unwrap().publish().unwrap();
         assert_eq!(fs::read_to_string(folder.path().join("config.json")).unwrap(), "{}\n");
-        // Nobody knows whether another process still writes these files.
+        // Another process may still write these files, so they must stay.
         assert!(left.iter().all(|name| fs::read(folder.path().join(name)).unwrap() == b"left"));
     }
 }

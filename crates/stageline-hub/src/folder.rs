@@ -34,7 +34,7 @@ pub struct ModelFolder {
     tensors: BTreeMap<String, Tensor>,
 }
 
-/// A tensor's dtype and shape, and where its bytes are in the weights files.
+/// A tensor's dtype and shape, and the position of its bytes in the weights files.
 struct Tensor {
     info: TensorInfo,
     /// Zero-based index, in `ModelFolder::files`, of the tensor's weights file.
@@ -101,7 +101,8 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Returns an error if the path does not lead to a folder. If one of the two files is missing or cannot be read,
-    /// the error names the file.
+    /// the error names the file. If the adapter has only pickled weights (`adapter_model.bin`), the error is
+    /// [`FolderError::Pickled`].
     pub fn open_adapter(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;

@@ -33,12 +33,12 @@
 //!
 //! ```text
 //! FOLDER/
-//!   config.json                        the description of the model, an object; weights alone may lack it
+//!   config.json                        describes the model, a JSON object; optional for reading the weights
 //!   model.safetensors                  all weights; if present, no other weights file is read
 //!   model.safetensors.index.json       the file of each tensor, if the weights are in several files
 //!   model-00001-of-00002.safetensors   weights that the index names
-//!   tokenizer.json ...                 companions, which are copied without a look at their contents
-//!   additional_chat_templates/         companions, too: further chat templates, which end with .jinja
+//!   tokenizer.json ...                 companions, which are copied byte for byte
+//!   additional_chat_templates/         companions too: further chat templates, whose names end with .jinja
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.

@@ -21,9 +21,12 @@ use crate::refusal::Refusal;
 /// same name in `to` is replaced.
 ///
 /// # Errors
-/// Returns an error that names the file if a file cannot be read or written, or if both folders are the same. Returns
-/// [`Refusal::OtherCompanion`] if `to` contains one of these files and `from` lacks it. The file `config.json` is an
-/// exception, because [`write_config`] may replace it.
+/// - An error that names the file if a file cannot be read or written.
+/// - [`FolderError::Refused`] with [`Refusal::Source`] if both folders are the same.
+/// - [`FolderError::Refused`] with [`Refusal::OtherCompanion`] if `to` contains one of these files and `from` lacks it.
+///   The file `config.json` is an exception, because [`write_config`] may replace it.
+/// - [`FolderError::Refused`] with [`Refusal::NotAFolder`] if `from` has chat templates, but
+///   `additional_chat_templates` in `to` is not a folder.
 pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<String>, FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
     disk::create_folder(to)?;
@@ -102,7 +105,7 @@ pub(crate) fn present(folder: &Path) -> Result<Vec<String>, FolderError> {
 /// library reads.
 fn templates(folder: &Path) -> Result<Vec<String>, FolderError> {
     let path = folder.join(TEMPLATES);
-    // The Transformers library also ignores anything other than a folder here.
+    // The Transformers library also ignores `additional_chat_templates` if it is not a folder.
     if !path.is_dir() {
         return Ok(Vec::new());
     }

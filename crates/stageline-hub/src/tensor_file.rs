@@ -41,6 +41,7 @@ impl TensorFile {
     ///   tensor's size in bytes overflows. The error is also returned if something other than a regular file is at the
     ///   path.
     /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
+    /// - [`FolderError::Read`] if the operating system cannot resolve the path.
     /// - [`FolderError::Write`] if the operating system cannot write the file.
     pub fn create(path: impl AsRef<Path>, name: &str, shape: &[usize]) -> Result<Self, FolderError> {
         let path = path.as_ref();

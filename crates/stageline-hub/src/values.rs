@@ -20,7 +20,7 @@ const CHUNK: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
     /// Values in f32, which are converted to the dtype of the tensor to write. Conversions to F16 and BF16 round to the
-    /// nearest value (ties to even).
+    /// nearest value (ties to even). A finite value that would become infinite is an error.
     F32(Vec<f32>),
     /// Bytes in the dtype of the tensor to write, in little-endian order. They are written unchanged. Use this variant
     /// for a tensor that is not trained or has an integer dtype, for example.

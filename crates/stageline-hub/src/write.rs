@@ -33,11 +33,14 @@ impl Layout {
     /// killed or the power fails in between, the folder has no index, so no program mistakes a mix of old and new files
     /// for one model. If `values` returns an error, all files in the folder stay as they were.
     ///
+    /// For an adapter, an old `adapter_config.json` is removed too, before the adapter's weights are replaced.
+    ///
     /// # Errors
     /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or contains weights that some
     ///   programs would load instead of the new ones. The error is also returned if the values do not fit the shape or
     ///   the dtype of their tensor.
-    /// - [`FolderError::Values`] if `values` returns an error, which becomes its source.
+    /// - [`FolderError::Values`] if `values` returns an error, which becomes the source of the [`FolderError`].
+    /// - [`FolderError::Read`] if the operating system cannot list or resolve the folder.
     /// - [`FolderError::Write`] if the operating system cannot write.
     pub fn write<'a, V, E>(
         &self,
@@ -57,7 +60,7 @@ impl Layout {
         let files = files?;
         let index = self.write_index(folder)?;
         if remove(&folder.join(INDEX))? {
-            disk::sync_folder(folder)?; // a power loss must not bring it back beside the new files
+            disk::sync_folder(folder)?; // a power loss must not bring the old index back beside the new files
         }
         // An old adapter configuration must not be combined with the new adapter's weights.
         if self.is_adapter() && remove(&folder.join(ADAPTER))? {
@@ -75,8 +78,8 @@ impl Layout {
     }
 
     /// Checks that a model with this layout may be written to `folder`. Returns an error if the layout was read from
-    /// this folder, or if the folder has other weights files, an index or an adapter that some programs would load
-    /// instead of the new weights, or in addition to them.
+    /// this folder. Also returns an error if the folder has other weights files, an index or an adapter that some
+    /// programs would load instead of the new weights, or in addition to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
