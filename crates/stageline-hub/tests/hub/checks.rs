@@ -52,7 +52,7 @@ fn a_target_that_passes_the_check_is_unchanged_and_can_be_written() {
         check_export(&layout, source.path(), &target).unwrap();
         assert_eq!(names(root.path()), ["notes.txt"], "{}", target.display());
     }
-    // An older export is replaced.
+    // An export of the same model may replace an older one.
     let target = root.path().join("new");
     export(source.path(), &target).unwrap();
     check_export(&layout, source.path(), &target).unwrap();
@@ -85,8 +85,8 @@ fn weights_that_would_hide_the_new_ones_are_refused_before_the_export() {
     }
 }
 
-/// Tests shards of an earlier export that lie beside the new weights without an index: some programs read all weights
-/// files of a folder.
+/// Tests that an export beside leftover shards of an earlier export is refused, even if no index lists these shards.
+/// Some programs read all weights files of a folder.
 #[test]
 fn stale_weights_files_are_refused_before_the_export() {
     let source = toy::sharded();
@@ -120,7 +120,7 @@ fn companions_of_another_model_are_refused_before_the_export() {
         assert!(matches!(error, FolderError::Refused { reason: Refusal::OtherCompanion { .. }, .. }));
         copy_companions(source.path(), target.path()).unwrap_err();
         assert_eq!(fs::read(target.path().join("config.json")).unwrap(), b"{}");
-        // A file that the source has, too, is replaced.
+        // A companion that the source folder has too may be replaced.
         fs::create_dir(source.path().join(TEMPLATES)).unwrap();
         fs::write(source.path().join(name), "new").unwrap();
         check_export(&layout, source.path(), target.path()).unwrap();
@@ -226,7 +226,7 @@ fn a_file_that_the_model_is_read_from_is_refused() {
 #[test]
 fn a_hard_link_to_a_file_of_the_model_is_refused() {
     let source = toy::sharded();
-    let links = tempfile::tempdir_in(source.path()).unwrap(); // on the same file system
+    let links = tempfile::tempdir_in(source.path()).unwrap(); // hard links need one file system
     let model = ModelFolder::open(source.path()).unwrap();
     for name in ["config.json", SHARDS[0]] {
         let link = links.path().join(name);

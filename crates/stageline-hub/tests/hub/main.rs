@@ -1,4 +1,4 @@
-//! Tests model folders: read, written, and malformed in every way. All tests are one binary.
+//! Tests reading and writing model folders, including malformed ones.
 
 mod checks;
 mod fuzz_inputs;

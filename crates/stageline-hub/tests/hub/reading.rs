@@ -144,7 +144,7 @@ fn an_integer_tensor_is_not_converted() {
 
 #[test]
 fn tensors_have_the_same_values_if_they_are_equal_in_f32() {
-    let more = (1 << 20) + 3; // more than are compared at a time
+    let more = (1 << 20) + 3; // more elements than are compared at a time
     let long = |last: f32| toy::f32s(&[vec![0.5; more - 1], vec![last]].concat());
     let dir = toy::single(&toy::weights(&[
         ("f32", Dtype::F32, vec![2], toy::f32s(&[1.5, -0.0])),

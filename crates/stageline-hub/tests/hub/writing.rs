@@ -95,7 +95,7 @@ fn every_bit_of_f32_and_every_value_of_f16_and_bf16_survives() {
 #[test]
 fn values_are_rounded_to_the_nearest_and_ties_to_even() {
     let bits = |dtype, value: f32| u16::from_le_bytes(written(dtype, vec![value]).try_into().unwrap());
-    // The spacing of BF16 is 2^-7 at 1, and that of F16 is 2^-10.
+    // The next larger number than 1 is 1 + 2^-7 in BF16, and 1 + 2^-10 in F16.
     for (dtype, one, step) in [(Dtype::BF16, 0x3f80, 2f32.powi(-7)), (Dtype::F16, 0x3c00, 2f32.powi(-10))] {
         for (steps, expected) in [(0.5, 0), (0.5001, 1), (1.5, 2), (2.5, 2), (2.4999, 2), (3.5, 4)] {
             assert_eq!(bits(dtype, 1.0 + steps * step), one + expected, "{dtype} {steps}");
@@ -216,7 +216,8 @@ fn a_tensor_that_comes_in_parts_is_a_file_of_the_safetensors_crate() {
     }
 }
 
-/// Tests the file that a new one replaces: it stays as it is until the new one is complete, under its other names too.
+/// Tests that an old file stays unchanged until the new file that replaces it is complete. Its hard links keep the old
+/// contents afterwards.
 #[cfg(unix)]
 #[test]
 fn an_old_file_stays_until_the_new_one_is_complete() {
