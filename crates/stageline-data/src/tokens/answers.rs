@@ -96,7 +96,7 @@ impl Conversation<'_> {
     fn start(&self, index: usize) -> Result<usize, TokenError> {
         let content = || self.content(index, self.messages.len()).map(|found| found.map(|(content, _)| content.start));
         if index == 0 {
-            return Ok(content()?.unwrap_or(0)); // a template may reject a conversation without messages
+            return Ok(content()?.unwrap_or(0)); // nothing is rendered, because a template may reject an empty conversation
         }
         let before = (self.render)(&self.messages[..index], false)?.text;
         let goes_on = self.whole.starts_with(&before);
@@ -160,8 +160,9 @@ impl Conversation<'_> {
     }
 }
 
-/// Returns the length, in bytes, of two texts' common prefix. Unless one text is a prefix of the other, the common
-/// prefix ends after its last special token or line feed, so that no special token is divided.
+/// Returns the length, in bytes, of the common prefix of two texts. Unless one text is a prefix of the other, the
+/// common prefix is shortened, so that it divides no special token: it ends after its last `>`, `]`, `｜` (U+FF5C) or
+/// line feed, and is empty without one of these.
 fn shared(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     let length = same.map(|(letter, _)| letter.len_utf8()).sum();

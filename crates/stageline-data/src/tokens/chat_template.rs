@@ -86,7 +86,7 @@ impl ChatTemplate {
         let date = Date::now();
         let sources = [Some(&source), tool_use.as_ref().map(|(_, source)| source)];
         let prints_date = sources.into_iter().flatten().flatten().any(|source| source.contains("strftime_now"));
-        // Today's date is not hashed, so that a token file is found on another day too.
+        // Today's date is not hashed, so that the token file of an earlier day is found again.
         if let Some(fixed) = date.fixed().filter(|_| prints_date) {
             hash.update(format!("{fixed:?}"));
         }
@@ -155,7 +155,7 @@ impl ChatTemplate {
         all.push(("messages", values.collect::<Result<Value, _>>()?));
         all.push(("tools", variables.tools().map_or(Ok(Value::from(())), read)?));
         all.push(("add_generation_prompt", asks.into()));
-        Ok(Value::from_pairs(all)) // of equal names, the last takes precedence
+        Ok(Value::from_pairs(all)) // if a name occurs twice, its last value is used
     }
 }
 
@@ -254,7 +254,8 @@ fn special_tokens(settings: &serde_json::Value, map: &serde_json::Value) -> Vec<
 }
 
 /// Rejects a chat template (`source`) that writes `eos_token` although the tokenizer's settings do not define it,
-/// because answers would be rendered without their end token. A template that tests or sets `eos_token` is accepted.
+/// because answers would be rendered without their end token. A template that tests or sets `eos_token` is accepted,
+/// because it also works without the token.
 ///
 /// # Errors
 /// Returns a message that says where to add the token.
@@ -266,7 +267,6 @@ fn check_end(
     let expression = |text: &str| Regex::new(text).expect("the expression is valid");
     let source = expression(r"(?s)\{#.*?#\}").replace_all(source, "");
     let is_used = expression(r"\beos_token\b").is_match(&source);
-    // A template that tests or sets `eos_token` also works without it.
     let asks = expression(r"\b(if|elif|and|or|not|set)\s+eos_token\b|\beos_token\s*(is\b|\|)").is_match(&source);
     let is_named = settings.get("eos_token").is_some() || special_tokens.iter().any(|(name, _)| *name == "eos_token");
     match is_used && !asks && !is_named {
@@ -311,7 +311,7 @@ fn marked(source: &str) -> String {
 const NO_BORDER: &str = "an answer that it marks by `generation` has no beginning or no end";
 
 /// Extracts the answers from a rendered text: removes the [`MARKS`] that enclose them, and returns the text with the
-/// answers' byte ranges. The error is a message if a mark is unpaired.
+/// answers' byte ranges. If a mark is unpaired, returns the error message [`NO_BORDER`].
 fn unmarked(rendered: &str) -> Result<Chat, String> {
     let mut chat = Chat::default();
     let mut start = None;

@@ -71,8 +71,8 @@ impl ChatVariables {
         Ok(Self { tools, others: variables.map_or(Ok(Vec::new()), others)? })
     }
 
-    /// Returns the length in bytes of all chat template variables as JSON, including the tool definitions, which counts
-    /// towards a batch's size limit.
+    /// Returns the length, in bytes, of the tool definitions as JSON and of all other chat template variables with
+    /// their names. The length counts towards a batch's size limit.
     pub(crate) fn length(&self) -> usize {
         let others = self.others().map(|(name, json)| name.len() + json.len());
         self.tools().map_or(0, str::len) + others.sum::<usize>()

@@ -111,7 +111,8 @@ pub trait Encode: Send + Sync {
     fn vocabulary(&self) -> usize;
 
     /// Whether the token `token` may be appended to documents. By default, this is true for every id of the vocabulary
-    /// and the first id beyond it, because an encoding without special tokens, such as bytes, has none for this purpose.
+    /// and for the first id beyond it. The latter is a new token, for encodings without an end-of-document token, such
+    /// as bytes.
     fn may_end_document(&self, token: u32) -> bool {
         token as usize <= self.vocabulary()
     }

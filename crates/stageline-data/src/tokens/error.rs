@@ -60,14 +60,14 @@ pub enum TokenError {
         /// The operating system's error from reading the text, token file or tokenizer.
         source: io::Error,
     },
-    /// The folder to tokenise contains only JSON and Markdown files, so its data would be trained on as plain text.
-    /// Rename a JSON-lines file to `.jsonl`, or give text files.
+    /// The folder to tokenise contains only JSON files, Markdown files and files without an extension, so its data
+    /// would be trained on as plain text. Rename a JSON-lines file to `.jsonl`, or give text files.
     #[error(
         "{} is JSON, and would be trained on as text; rename it to .jsonl if each line is an object, or give text files",
         shown::path(path)
     )]
     JsonInFolder {
-        /// The path of the first JSON file in the folder to tokenise, which contains only JSON and Markdown files.
+        /// The path of the first JSON file in the folder to tokenise.
         path: PathBuf,
     },
     /// The operating system cannot write a token file. Free disk space, or choose another folder for token files.

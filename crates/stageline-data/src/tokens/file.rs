@@ -50,7 +50,7 @@ impl TokenFile {
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let file = open_file(path, u64::MAX)?;
         // SAFETY: the bytes behind the map must not change while it is borrowed. Token files are written under another
-        // name and never changed after their renaming; the type's documentation forbids users to shorten them.
+        // name and never changed after they are renamed. The type's documentation forbids users to truncate them.
         let map = unsafe { Mmap::map(&file) }.map_err(TokenError::io(path))?;
         match validate(&map) {
             Ok((header, layout)) => {
@@ -197,8 +197,9 @@ impl TokenFile {
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
-    /// Whether the tokens in the range `positions` of this token file are plain text: none of them belongs to a prompt or
-    /// to a user's message, also if [`training_on_prompts`](Self::training_on_prompts) made these targets.
+    /// Whether the tokens in the range `positions` of this token file are plain text: none of them belongs to a prompt,
+    /// or is outside the answers of a conversation. Such tokens are not plain text even if
+    /// [`training_on_prompts`](Self::training_on_prompts) made them targets in the loss.
     ///
     /// # Panics
     /// Panics if the range is empty or ends after the last token.
@@ -216,7 +217,8 @@ impl TokenFile {
         if self.trains_on_prompts { &[] } else { self.stored_prompts() }
     }
 
-    /// Returns the prompts in a token file as [`prompts`](Self::prompts) does, even if they are trained on.
+    /// Returns the prompts in a token file as [`prompts`](Self::prompts) does, even if they are trained on
+    /// ([`training_on_prompts`](Self::training_on_prompts)).
     fn stored_prompts(&self) -> &[[[u8; 8]; 2]] {
         self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
     }

@@ -61,8 +61,8 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
 /// Maximum nesting depth of lists and objects that a template may print; deeper ones are an error.
 const DEEPEST: usize = 100;
 
-/// Rejects a value that cannot be printed safely: nested deeper than [`DEEPEST`], which would overflow the stack,
-/// containing itself, or too large.
+/// Rejects a value that cannot be printed safely: it is nested deeper than [`DEEPEST`], which would overflow the stack,
+/// may contain itself, or consists of more than 2^20 values.
 fn check_depth(value: &Value) -> Result<(), Error> {
     fn is_within(value: &Value, depth: usize, visits: &mut usize) -> bool {
         *visits += 1;
@@ -100,7 +100,7 @@ fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result
     Ok(out.write_str(text)?)
 }
 
-/// Whether no part of a value is undefined. Python's `json.dumps` raises an error for an undefined value.
+/// Whether a value and all of its parts are defined. Python's `json.dumps` raises an error for an undefined value.
 fn is_defined(value: &Value) -> bool {
     match value.kind() {
         ValueKind::Undefined => false,

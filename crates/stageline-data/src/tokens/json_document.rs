@@ -89,7 +89,7 @@ impl Found<'_> {
         let (text, messages) = (value(text_field), value(MESSAGES));
         let found = match (text, messages, value(PROMPT), value(COMPLETION)) {
             (Some(text), None, _, None) => string(text, text_field).map(Document::Text),
-            // Some datasets repeat the first message as a prompt.
+            // A prompt beside the messages is ignored, because some datasets repeat the first message as a prompt.
             (None, Some(messages), _, None) => self.conversation(messages),
             (None, None, Some(prompt), Some(completion)) => self.completion(prompt, completion),
             (None, None, Some(_), None) => Err(format!("has a `{PROMPT}` and no `{COMPLETION}`")),

@@ -25,8 +25,8 @@ pub(crate) struct JsonLines<'a, R> {
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Creates a reader for a JSON-lines file. `field` is the field of each line's JSON object that contains the
-    /// document's text, and `path` names the file in errors.
+    /// Creates a reader for a JSON-lines file. `field` is the name of the JSON field that contains a document's text,
+    /// and `path` names the file in errors.
     pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }

@@ -1,11 +1,15 @@
-//! Replaces those escapes in the string literals of a chat template that minijinja reads in another way than Python
-//! ([`as_in_python`]).
+//! Rewrites escapes in the string literals of a chat template, so that minijinja reads them as Python does:
+//! [`as_in_python`].
 
-/// Returns the template `source` with string literals that mean in minijinja what they mean in Python. minijinja keeps a
-/// backslash before a line end, drops the one in `\/`, which Python keeps, and does not know `\a`, `\v` and `\U0001F600`.
-/// Only literals within `{{ }}` and `{% %}` change; text, raw blocks and comments stay as they are.
+/// Returns the template `source` with string literals that mean in minijinja what they mean in Python. Only literals
+/// within `{{ }}` and `{% %}` change; text, raw blocks and comments stay as they are. minijinja and Python differ in
+/// these escapes:
 ///
-/// Python's `\N{...}`, a character by its name, stays as it is, and so does an escape of a character beyond ASCII.
+/// - A backslash at the end of a line: Python removes both the backslash and the line end, and minijinja keeps them.
+/// - `\/`: Python keeps the backslash, and minijinja removes it.
+/// - `\a`, `\v` and `\U0001F600`: minijinja does not know them.
+///
+/// Python's `\N{...}`, a character by its name, is not supported: the rendered text contains it literally.
 pub(crate) fn as_in_python(source: &str) -> String {
     let mut found = String::with_capacity(source.len());
     let mut rest = source;
@@ -23,21 +27,23 @@ pub(crate) fn as_in_python(source: &str) -> String {
     found + rest
 }
 
-/// Whether the statement at the start of `tag` begins a raw block, whose contents are text.
+/// Whether the statement at the start of `tag` begins a raw block (`{% raw %}`), whose contents are text and not
+/// template code.
 fn is_raw(tag: &str) -> bool {
     let inside = tag[2..].trim_start_matches(['-', '+']).trim_start();
     inside.strip_prefix("raw").is_some_and(|rest| rest.trim_start().trim_start_matches(['-', '+']).starts_with("%}"))
 }
 
-/// Appends `text` up to the end of the first `end` to `found`, or all of it if there is none. Returns the rest.
+/// Appends `text` to `found`, up to and including the first occurrence of `end`. If `end` does not occur, appends the
+/// whole text. Returns the rest of `text`.
 fn copy_up_to<'a>(end: &str, text: &'a str, found: &mut String) -> &'a str {
     let (copied, rest) = text.split_at(text.find(end).map_or(text.len(), |at| at + end.len()));
     found.push_str(copied);
     rest
 }
 
-/// Appends the expression or statement at the start of `tag` to `found`, with its string literals replaced. Returns the
-/// rest of `tag`, from the closing braces `end`. Braces within brackets do not close it.
+/// Appends the expression or statement at the start of `tag` to `found`, with its string literals rewritten. Returns
+/// the rest of `tag`, which begins with the closing braces `end`. Braces inside brackets do not end the expression.
 fn expression<'a>(tag: &'a str, end: &str, found: &mut String) -> &'a str {
     let (begin, mut rest) = tag.split_at(2);
     found.push_str(begin);
@@ -56,8 +62,8 @@ fn expression<'a>(tag: &'a str, end: &str, found: &mut String) -> &'a str {
     rest
 }
 
-/// Appends a string literal to `found`, with its escapes replaced. `rest` begins after the opening `quote`. Returns the
-/// text after the closing one.
+/// Appends a string literal to `found`, with its escapes rewritten. `rest` begins after the opening `quote`. Returns
+/// the text after the closing quote.
 fn literal<'a>(quote: char, mut rest: &'a str, found: &mut String) -> &'a str {
     while let Some(next) = rest.chars().next() {
         rest = &rest[next.len_utf8()..];
@@ -74,7 +80,8 @@ fn literal<'a>(quote: char, mut rest: &'a str, found: &mut String) -> &'a str {
 }
 
 /// Appends an escape to `found`, in a form that minijinja reads as Python does. `rest` begins after the backslash.
-/// Returns the text after the escape. If Python does not know the escape, the backslash is a character of the literal.
+/// Returns the text after the escape. If Python does not know the escape, its backslash is kept as a character of the
+/// literal.
 fn escape<'a>(rest: &'a str, found: &mut String) -> &'a str {
     let Some(kind) = rest.chars().next() else { return rest };
     let after = &rest[kind.len_utf8()..];

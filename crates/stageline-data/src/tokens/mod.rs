@@ -16,9 +16,9 @@
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], the inputs of a
 //!   chat template besides the messages. `answers`: locates the answers in the text.
 //! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds six modules.
-//!   `tokenizer`: `Tokenizer`. `chat_template`: renders a conversation as text. `jinja`: Jinja as in Python. `literals`:
-//!   Python's string literals in templates. `date`: dates in templates. `panics`: converts panics of libraries to
-//!   errors.
+//!   `tokenizer`: `Tokenizer`. `chat_template`: renders a conversation as text. `jinja`: Jinja as in Python.
+//!   `literals`: Python's string literals in templates. `date`: dates in templates. `panics`: converts panics of
+//!   libraries to errors.
 //! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one document, and adds the
 //!   encoding's special tokens. `parallel`: distributes a batch among threads.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that

@@ -9,7 +9,7 @@ use std::thread;
 /// among threads, one per CPU core.
 ///
 /// # Panics
-/// Panics if `call` does.
+/// Panics if `call` panics.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
     if threads < 2 {

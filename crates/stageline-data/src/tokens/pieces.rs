@@ -38,7 +38,7 @@ impl<R: Read> Pieces<R> {
         self.buffer.drain(..self.length);
         self.start += self.length as u64;
         let room = self.most - self.buffer.len();
-        self.length = 0; // a failed read leaves no piece
+        self.length = 0; // if the read fails, there is no current piece
         (&mut self.reader).take(room as u64).read_to_end(&mut self.buffer)?;
         let is_last = self.buffer.len() < self.most;
         self.length = if is_last { self.buffer.len() } else { cut(&self.buffer) };
@@ -64,7 +64,7 @@ fn cut(bytes: &[u8]) -> usize {
     }
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
-        _ => bytes.len(), // ends with a character, or is not UTF-8 anyway
+        _ => bytes.len(), // the bytes end with a complete character, or are not UTF-8 anyway
     }
 }
 

@@ -55,7 +55,7 @@ impl Source {
             Ok(SourceFile { name: relative_name(path, &file), stamp: Stamp::new(&metadata), path: file })
         });
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
-        // The path orders names that are equal because invalid Unicode in them was replaced.
+        // If two names are equal because invalid Unicode in them was replaced, the files are ordered by their paths.
         files.sort_unstable_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
         Ok(Self { root, files, left_out })
     }
@@ -116,7 +116,8 @@ fn is_json_lines(path: &Path) -> bool {
 ///
 /// # Errors
 /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
-/// - [`TokenError::JsonInFolder`] if the source is a folder of only JSON files, which are a dataset and not text.
+/// - [`TokenError::JsonInFolder`] if the source is a folder that contains only JSON files, Markdown files and files
+///   without an extension. The JSON files are then a dataset and not text.
 pub fn files_left_out(source: &Path) -> Result<Vec<PathBuf>, TokenError> {
     Source::list(source).map(|listed| listed.left_out)
 }

@@ -76,8 +76,8 @@ mod tests {
     #[test]
     fn many_documents_are_held_out_whole() {
         assert_eq!(split(&[50; 20], 0.1).unwrap(), 900);
-        assert_eq!(split(&[50; 20], 0.13).unwrap(), 850); // the border 870 is nearer to 850
-        assert_eq!(split(&[50; 20], 0.12).unwrap(), 900); // and 880 to 900
+        assert_eq!(split(&[50; 20], 0.13).unwrap(), 850); // the split point 870 is nearest to 850
+        assert_eq!(split(&[50; 20], 0.12).unwrap(), 900); // the split point 880 is nearest to 900
         assert_eq!(split(&[50; 20], 0.0001).unwrap(), 950);
         assert_eq!(split(&[50; 20], 0.9999).unwrap(), 50);
         let mut long_end = [1; 20];

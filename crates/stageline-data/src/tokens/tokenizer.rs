@@ -126,7 +126,8 @@ impl Encode for Tokenizer {
         // Unlike `encode_fast`, `encode` computes the byte offsets of tokens in the text.
         let encoding = self.call(|inner| inner.encode(text, false))?;
         let is_target = |&(start, end): &(usize, usize)| {
-            // A token's offsets may exclude its spaces. A token of spaces alone has an empty range at their end.
+            // A token's offsets may exclude its spaces. A token that consists only of spaces has an empty range at
+            // their end.
             let start = if start == end { start.saturating_sub(1) } else { start };
             let next = targets.partition_point(|target| target.end <= start);
             targets.get(next).is_some_and(|target| target.start < end)

@@ -155,7 +155,7 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_renamed {
-            let _ = fs::remove_file(&self.path); // ignores an error: the one that led here matters more
+            let _ = fs::remove_file(&self.path); // an error here matters less than the one that stopped the writing
         }
     }
 }
