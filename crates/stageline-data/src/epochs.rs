@@ -1,7 +1,7 @@
 //! Chooses the samples of each training step so that every sample occurs once per epoch: [`Epochs`].
 //!
-//! Input: the number of samples, a seed, and a step. Output: the indices of the step's samples. Like the sampler of
-//! windows, this must not keep state from one step to the next.
+//! Input: the number of samples, a seed, and a step. Output: the indices of the step's samples. The code here, like
+//! `sampler`, must not keep state from one step to the next.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -101,7 +101,8 @@ impl Order {
                 (left, right) = (right, left ^ (mixed(right ^ key) >> (u64::BITS - bits)));
             }
             number = left << bits | right;
-            // At most 3 in 4 numbers are too large to be a sample's index, so the loop ends after a few rounds.
+            // At most 3 in 4 numbers are too large to be a sample's index, so the loop ends after fewer than four
+            // iterations on average.
             if number < samples {
                 return number;
             }
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(order(5), order(5));
         let mut counts = std::collections::BTreeMap::new();
         (0..6_000).for_each(|seed| *counts.entry(order(seed)).or_insert(0_usize) += 1);
-        // Five standard deviations around a sixth.
+        // The limit is five standard deviations around the expected count, a sixth of all seeds.
         assert!(counts.len() == 6 && counts.values().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
     }
 
@@ -163,7 +164,8 @@ mod tests {
             }
             let apart = first.windows(2).map(|pair| pair[0].abs_diff(pair[1]) as f64).sum::<f64>();
             let mean = apart / (samples - 1) as f64 / samples as f64;
-            // The standard deviation of one distance is 0.24, and that of the mean less than 0.001.
+            // As shares of the number of samples, one distance has a standard deviation of 0.24, and the mean of all
+            // less than 0.001.
             assert!((mean - 1.0 / 3.0).abs() < 0.005, "{mean}");
         }
         let large = Epochs::new(1 << 40, 7).unwrap();

@@ -19,9 +19,9 @@
 //! let corpus = Corpus::open(Path::new("src"), &options)?;
 //! let text = corpus.train();
 //!
-//! let window = 64 + 1; // 64 bytes of context, and one more: the target is the input moved by one byte
+//! let window = 64 + 1; // 64 bytes of context, and one more: the target is the input shifted by one byte
 //! let sampler = Sampler::new(text.len(), window, 7)?;
-//! let mut batch = vec![0; 4 * window]; // shape [4, window], row by row
+//! let mut batch = vec![0; 4 * window]; // shape [4, window], row-major
 //! for (row, offset) in batch.chunks_exact_mut(window).zip(sampler.offsets(0, 4)) {
 //!     text.read(offset, row)?;
 //! }
@@ -32,11 +32,12 @@
 //! # Tokens
 //!
 //! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
-//! [`TokenFile`]. Later calls with the same arguments open the same token file. A line of a JSON-lines file contains a
-//! text, a prompt with its completion, or a conversation. [`TokenFile::is_target`] tells which tokens are targets in
-//! the loss, and which are masked out. The trait [`Encode`] is the interface of an encoding. [`Bytes`] is a byte-level
-//! encoding and needs no tokenizer. With the feature `tokenizers`, `Tokenizer` implements [`Encode`] for the
-//! `tokenizer.json` of a published model. A [`Sampler`] chooses windows of tokens in the same way as windows of bytes.
+//! [`TokenFile`]. Later calls with the same arguments open the same token file, unless a text file has changed. A line
+//! of a JSON-lines file contains a text, a prompt with its completion, or a conversation. [`TokenFile::is_target`]
+//! tells which tokens are targets in the loss, and which are masked out. The trait [`Encode`] is the interface of an
+//! encoding. [`Bytes`] is a byte-level encoding and needs no tokenizer. With the feature `tokenizers`, `Tokenizer`
+//! implements [`Encode`] for the `tokenizer.json` of a published model. A [`Sampler`] chooses windows of tokens in the
+//! same way as windows of bytes.
 //!
 //! ```
 //! use std::path::Path;

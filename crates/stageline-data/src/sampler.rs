@@ -79,8 +79,9 @@ mod tests {
 
     #[test]
     fn offsets_are_chacha8_of_the_tagged_seed_and_the_step() {
-        // The numbers come from tests/chacha8.py, an independent ChaCha8 after RFC 8439. Run it to compute them again.
-        // With 2^63 starts, an offset is half of the drawn number. The ninth number is the first of the second block.
+        // The expected numbers come from tests/chacha8.py, an independent implementation of ChaCha8 after RFC 8439.
+        // With 2^63 possible starts, an offset is half of the random number. A ChaCha block has eight numbers, so the
+        // ninth number is the first of the second block.
         let sampler = Sampler::new(1 << 63, 1, 0).unwrap();
         assert_eq!(sampler.offsets(0, 2), [0x4a13_2f20_fdb6_1f74 >> 1, 0x3319_c7d2_ff6b_7e0f >> 1]);
         let sampler = Sampler::new(1 << 63, 1, 0x0123_4567_89ab_cdef).unwrap();
@@ -126,12 +127,12 @@ mod tests {
 
     #[test]
     fn offsets_are_uniform_up_to_the_last_window() {
-        let sampler = Sampler::new(13, 4, 1).unwrap(); // 10 starts
+        let sampler = Sampler::new(13, 4, 1).unwrap(); // 10 possible start offsets
         let mut counts = [0_usize; 10];
         for start in sampler.offsets(0, 10_000) {
-            counts[start as usize] += 1; // panics past the last window
+            counts[start as usize] += 1; // panics if the window does not fit into the text
         }
-        // Five standard deviations around a tenth.
+        // The limit is five standard deviations around the expected count, a tenth of all offsets.
         assert!(counts.iter().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
     }
 

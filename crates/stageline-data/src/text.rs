@@ -62,7 +62,7 @@ impl Text {
         let fits = offset.checked_add(buffer.len() as u64).is_some_and(|end| end <= self.len);
         assert!(fits, "{} bytes at offset {offset} are not in a text of {} bytes", buffer.len(), self.len);
         if buffer.is_empty() {
-            return Ok(()); // before the subtraction below, because the text may have no range
+            return Ok(()); // without a file range, the subtraction below would underflow
         }
         // The first range starts at 0, so at least one start is at or before the offset.
         let mut index = self.starts.partition_point(|&start| start <= offset) - 1;
@@ -94,8 +94,9 @@ impl Text {
     /// Returns the unigram entropy of the text in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
     /// text.
     ///
-    /// The entropy is -sum(p log2 p) over the relative frequencies p of the byte values ([`Text::byte_counts`]). It is
-    /// the loss, in bits, of the best model that ignores context. A model with a lower loss has learned from context.
+    /// The entropy is -sum(p log2 p) over the relative frequencies p of the byte values ([`Text::byte_counts`]). The
+    /// best model that ignores context has this loss, in bits per byte. A model with a lower loss has learned from
+    /// context.
     ///
     /// # Errors
     /// Returns the same errors as [`Text::read`].
@@ -185,8 +186,8 @@ mod tests {
         let cases: [(&[&[u8]], f64); 5] = [
             (&[b"abcd"], 2.0),
             (&[b"aaaa", b"aaa"], 0.0),
-            (&[b"ab", b"cc"], 1.5),                    // 1/4, 1/4, 1/2
-            (&[b"aaab"], 2.0 - 0.75 * 3.0_f64.log2()), // 3/4, 1/4
+            (&[b"ab", b"cc"], 1.5),                    // byte frequencies 1/4, 1/4 and 1/2
+            (&[b"aaab"], 2.0 - 0.75 * 3.0_f64.log2()), // byte frequencies 3/4 and 1/4
             (&[every_byte.as_slice(), every_byte.as_slice()], 8.0),
         ];
         for (pieces, bits) in cases {

@@ -87,7 +87,8 @@ mod tests {
     fn the_share_is_uniform_whatever_the_rank() {
         let all: Vec<Draws> = (0..20_000).map(|i| draws(3, &format!("src/file{i}.rs"))).collect();
         let low: Vec<&Draws> = all.iter().filter(|draws| draws.rank < u64::MAX / 4).collect();
-        // Five standard deviations around a quarter of all, and around a tenth of that quarter.
+        // The limits are five standard deviations around the expected counts: a quarter of all files, and a tenth of
+        // these.
         assert!(low.len().abs_diff(5_000) < 310, "{}", low.len());
         let held_out = low.iter().filter(|draws| draws.share < 0.1).count();
         assert!(held_out.abs_diff(low.len() / 10) < 110, "{held_out} of {}", low.len());

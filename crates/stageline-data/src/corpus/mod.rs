@@ -170,7 +170,7 @@ mod tests {
         for (fraction, expected, slack) in [(0.1, 100, 48), (0.5, 500, 80)] {
             let options = CorpusOptions { validation_fraction: fraction, ..CorpusOptions::default() };
             let held_out = open(root.path(), options).validation().files();
-            // Five standard deviations.
+            // The slack is five standard deviations of the number of held-out files.
             assert!(held_out.abs_diff(expected) < slack, "{held_out} and not about {expected}");
         }
     }
@@ -221,7 +221,7 @@ mod tests {
     fn a_single_file_holds_out_its_end() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("one.txt");
-        // Longer than a page, with a border that is not at one.
+        // The file is longer than a memory page, and its split point is not at a page boundary.
         let whole: String = (0..3_000).map(|i| format!("{i:04}\n")).collect();
         fs::write(&file, &whole).unwrap();
         for path in [file.as_path(), root.path()] {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_limits_count_both_sides() {
-        let root = folder(100); // 7 or 8 bytes each
+        let root = folder(100); // each file has 7 or 8 bytes
         let totals = |options| {
             let corpus = open(root.path(), options);
             let (train, validation) = (corpus.train(), corpus.validation());
