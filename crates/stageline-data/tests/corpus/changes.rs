@@ -1,4 +1,5 @@
-//! Tests files that change while their corpus is open: a read is an error that names the change, never other text.
+//! Tests files that change while their corpus is open: a read returns an error that names the change, and never changed
+//! text.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -118,7 +119,7 @@ fn other_bytes_of_the_same_length_are_detected_by_their_time_only() {
     let set_time = |time| File::options().write(true).open(&opened.file).unwrap().set_modified(time).unwrap();
     set_time(time + Duration::from_secs(1));
     assert_eq!(opened.refused(), Change::Written);
-    // An earlier time is a change too: a copy that keeps times may have one.
+    // An earlier modification time counts as a change, too: it may come from a copy that keeps modification times.
     set_time(time - Duration::from_secs(1));
     assert_eq!(opened.refused(), Change::Written);
     set_time(time);
@@ -158,7 +159,7 @@ fn only_windows_in_the_changed_file_fail_and_opening_again_reads_the_new_content
     }
     windows.sort_unstable();
     assert_eq!(windows, b"0124");
-    // A window over all files includes the changed one.
+    // A read of all files includes the changed file, so it fails.
     assert!(corpus.train().read(0, &mut [0; 50]).is_err());
 
     let again = Corpus::open(root.path(), &options).unwrap();

@@ -25,7 +25,8 @@ fn a_file_without_permission_is_refused_at_the_start_and_later() {
     let before = Corpus::open(&file, &CorpusOptions::default()).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&file).is_ok() {
-        // Root may read everything, so this only checks that new permissions are no change of a file.
+        // Root may read every file. The test then only checks that new permissions do not count as a change of the
+        // file.
         before.train().read(0, &mut [0]).unwrap();
         return;
     }

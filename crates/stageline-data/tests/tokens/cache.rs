@@ -75,7 +75,7 @@ fn a_changed_source_is_tokenised_again_and_an_open_file_stays_as_it_is() {
     assert_eq!((documents(&first), documents(&second)), (vec!["some text".into()], vec!["another text".into()]));
     assert_ne!(first.fingerprint(), second.fingerprint());
 
-    // The same length, at another time.
+    // A text with the same length but a later modification time is tokenised again.
     let time = fs::metadata(&room.source).unwrap().modified().unwrap();
     fs::write(&room.source, "ANOTHER TEXT").unwrap();
     set_modified(&room.source, time + Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! Tests conversations by chat templates against those of the Transformers library, which `fixtures/make_chats.py`
-//! wrote.
+//! Compares the text and tokens of conversations, rendered by chat templates, with those of the Transformers library.
+//! `fixtures/make_chats.py` wrote the latter to a file.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,15 +15,18 @@ use crate::tokens;
 
 #[derive(Deserialize)]
 struct Expected {
-    /// The sources of the templates by name: `plain`, and `marked` with the tags `generation` and `endgeneration`.
+    /// The sources of the chat templates, by the name of the template and its variant: `plain`, or `marked` with the
+    /// tags `generation` and `endgeneration`.
     templates: BTreeMap<String, BTreeMap<String, String>>,
     special: BTreeMap<String, String>,
-    /// The messages by the name of the conversation. The order of their fields counts, which a `Value` would not keep.
+    /// The messages of each conversation as JSON, by the name of the conversation. The type is raw JSON, because the
+    /// order of the fields matters, which a `Value` would not keep.
     conversations: BTreeMap<String, Box<RawValue>>,
     cases: Vec<Case>,
-    /// The fields `tools` and `chat_template_kwargs` of lines, by name.
+    /// JSON objects with the fields `tools` and `chat_template_kwargs`, by the name under which test cases refer to
+    /// them.
     variables: BTreeMap<String, Box<RawValue>>,
-    /// Cases with variables.
+    /// The test cases whose conversations have tools or other template variables.
     with_variables: Vec<Case>,
 }
 
@@ -33,16 +36,17 @@ struct Case {
     variant: String,
     conversation: String,
     asks: bool,
-    /// The name of the variables; empty for none.
+    /// The name of the tools and template variables of this test case; empty if it has none.
     #[serde(default)]
     variables: String,
-    /// The message of a template that refuses a conversation.
+    /// The error message with which the template rejects the conversation; `None` if the template renders it.
     error: Option<String>,
     #[serde(default)]
     text: String,
     #[serde(default)]
     ids: Vec<u32>,
-    /// 1 for each token that is trained on, if the template marks them.
+    /// For each token of the conversation, 1 if it is a target in the loss, and 0 otherwise; `None` if the template
+    /// does not mark the answers.
     trained: Option<Vec<u8>>,
 }
 
@@ -65,15 +69,15 @@ fn write_tokenizer(folder: &Path, special: &BTreeMap<String, String>, template: 
     fs::write(folder.join("tokenizer_config.json"), settings.to_string()).unwrap();
 }
 
-/// Returns the text of a conversation with the one message `a`, by the chat template in a folder, or the text of the
-/// error.
+/// Renders a conversation with a single message, `a`, by the chat template in `folder`. Returns the text, or the error
+/// message.
 fn rendered(folder: &Path) -> Result<String, String> {
     let tokenizer = Tokenizer::in_folder(folder).unwrap().unwrap();
     let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
     chat.map(|chat| chat.text).map_err(|error| error.to_string())
 }
 
-/// Returns whether each token of a file is trained on.
+/// Returns 1 for each token of a token file that is a target in the loss, and 0 for each other token.
 fn targets(file: &TokenFile) -> Vec<u8> {
     (0..file.len()).map(|position| u8::from(file.is_target(position))).collect()
 }
@@ -98,7 +102,7 @@ fn texts_and_refusals_are_those_of_transformers() {
             }
             (Some(error), Err(TokenError::Template { path, message })) => {
                 assert!(path.ends_with("tokenizer_config.json"), "{about}: {path:?}");
-                // Of an operation on a value that is not there, the libraries have words of their own.
+                // The libraries word the error differently if a template reads an attribute of a missing value.
                 assert!(message.contains(error) || error.contains("no attribute"), "{about}: {message}, {error}");
             }
             (error, found) => panic!("{about}: {error:?}, {found:?}"),
@@ -106,8 +110,8 @@ fn texts_and_refusals_are_those_of_transformers() {
     }
 }
 
-/// Tests which tokens of a conversation are trained on. Three of the templates end an answer with its message, so
-/// they must give the same tokens without marks.
+/// Tests which tokens of a conversation are targets in the loss. In three of the templates an answer ends with its
+/// message, so they must give the same targets without marks.
 #[test]
 fn the_trained_tokens_are_those_of_transformers() {
     let expected = expected();
@@ -141,8 +145,8 @@ fn the_trained_tokens_are_those_of_transformers() {
     assert_eq!((with_marks, without), (55, 17));
 }
 
-/// Tests templates that write an answer in another way if it is the last message, or that ask for an answer with text
-/// that the answer does not have: as those of Qwen3, of DeepSeek-R1 and of Mistral.
+/// Tests templates that render an answer differently if it is the last message, or whose generation prompt has text
+/// that the rendered answer lacks. The templates of Qwen3, DeepSeek-R1 and Mistral are like this.
 #[test]
 fn answers_are_found_though_the_text_before_them_or_after_them_changes() {
     let root = tempfile::tempdir().unwrap();
@@ -267,7 +271,7 @@ fn a_character_that_marks_answers_is_refused_wherever_it_is() {
     }
 }
 
-/// Tests the date of today against that of the command `date`.
+/// Tests that a template prints the same date as the command `date`.
 #[cfg(unix)]
 #[test]
 fn a_template_prints_the_date() {
@@ -284,8 +288,8 @@ fn a_template_prints_the_date() {
     assert!([before, today()].contains(&found), "{found}");
 }
 
-/// Tests templates that are malformed, that do not end, or that mark an answer without an end. They must not keep the
-/// tokenizer from being used for texts.
+/// Tests templates that are malformed, that do not terminate, or that mark only the start of an answer. The tokenizer
+/// must still be usable for plain text.
 #[test]
 fn a_template_that_fails_is_an_error_only_for_conversations() {
     let folder = tempfile::tempdir().unwrap();
@@ -321,7 +325,7 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
     assert!(error.source().is_none() && error.to_string().contains("tokenizer_config.json fails: EOF"), "{error}");
 }
 
-/// Tests tokens that a template writes, and that the files of the tokenizer do not name or do not have.
+/// Tests templates that write special tokens which are not named in the settings, or not in the vocabulary.
 #[test]
 fn tokens_that_a_template_writes_must_have_a_name_and_an_id() {
     let folder = tempfile::tempdir().unwrap();
@@ -338,7 +342,7 @@ fn tokens_that_a_template_writes_must_have_a_name_and_an_id() {
     assert!(error.contains(expected), "{error}");
     let map = r#"{"eos_token": {"content": "</s>"}}"#;
     assert_eq!(chat(template, serde_json::json!({}), map).unwrap(), "a</s>");
-    // A token that the settings set to null is none.
+    // A special token that the settings set to null is rendered as an empty text, even if the token map names it.
     assert_eq!(chat(template, serde_json::json!({"eos_token": null}), map).unwrap(), "a");
     let error = chat(template, serde_json::json!({"eos_token": "<gone>"}), "{}").unwrap_err();
     assert!(error.contains("it writes the token `<gone>`, which tokenizer_config.json or"), "{error}");
@@ -358,7 +362,7 @@ fn json_has_the_given_separators_and_texts_and_dictionaries_are_sequences() {
         fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
         rendered(folder.path())
     };
-    // As Python's `json.dumps` and Jinja2 do.
+    // The expected texts are those of Python's `json.dumps` and Jinja2.
     assert_eq!(text("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}").unwrap(), r#"{"a":[1,2]}"#);
     assert_eq!(text("{{ {'a': [1, 2]} | tojson }}").unwrap(), r#"{"a": [1, 2]}"#);
     assert!(text("{{ [1] | tojson(separators=(',')) }}").is_err());

@@ -1,4 +1,4 @@
-//! Tests that data in formats that are not read are refused with the way to convert them, and that this way works.
+//! Tests that data in unsupported formats is rejected with a way to convert it, and that the conversion works.
 
 use std::process::Command;
 
@@ -6,7 +6,8 @@ use stageline_data::TokenError;
 
 use crate::{Room, documents};
 
-/// Returns the message of the error for a file with the given name and contents, from behind its path.
+/// Tokenises a file with the given name and contents, which must fail. Returns the part of the error message after the
+/// path of the file.
 fn fault(name: &str, contents: impl AsRef<[u8]>) -> String {
     let message = Room::with(name, contents).prepare().unwrap_err().to_string();
     message.split_once(&format!("{name} ")).unwrap().1.to_owned()

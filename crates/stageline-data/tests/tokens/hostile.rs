@@ -11,13 +11,14 @@ use crate::{Room, tokens};
 
 const HEADER: usize = 112;
 
-/// The documents of the token file that tests damage.
+/// The JSON lines of the token file that these tests damage.
 const LINES: &str = r#"{"prompt": "ab", "completion": "c"}
 {"text": "d"}
 {"prompt": "e", "completion": "f"}
 "#;
 
-/// The number of bytes of the ends of the documents and of the prompts in the file.
+/// The size, in bytes, of the document ends (8 for each of 3 documents) and the prompts (16 for each of 2) in the token
+/// file of these tests.
 const NUMBERS: usize = 3 * 8 + 2 * 16;
 
 /// The bytes of a valid token file with the documents `abc`, `d` and `ef`, of which `ab` and `e` are prompts, and the
@@ -98,7 +99,7 @@ fn counts_whose_length_overflows_are_refused() {
         );
     }
     assert_eq!(forge.with_number(32, u64::MAX), format!("it has {} documents and 6 tokens", u64::MAX));
-    // 8 * documents wraps around to the same length.
+    // With 2^61 + 3 documents, the length of the document ends, 8 bytes each, would wrap around to that of 3 documents.
     let wrapped = forge.fault(|bytes| {
         bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
         bytes[32..40].copy_from_slice(&((1_u64 << 61) + 3).to_le_bytes());

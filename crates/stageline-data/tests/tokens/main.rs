@@ -1,5 +1,5 @@
-//! Tests token files: their sources, their cache, their reader on hostile files and on the inputs of a fuzzer, and
-//! tokenizers. All tests are one binary.
+//! Tests token files and tokenizers: sources, the cache, reading of damaged or forged files, and the inputs of a
+//! fuzzer. All tests are one binary.
 
 mod cache;
 #[cfg(feature = "tokenizers")]

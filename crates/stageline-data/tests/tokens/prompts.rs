@@ -1,4 +1,4 @@
-//! Tests which tokens are trained on: completions and answers, and not what is before them.
+//! Tests which tokens are targets in the loss: completions and answers, and not the prompts before them.
 
 use std::error::Error;
 use std::fs;
@@ -8,7 +8,8 @@ use stageline_data::{Bytes, Chat, ChatVariables, Encode, Message, TokenError, To
 
 use crate::{Room, documents, reopen};
 
-/// Returns the text of a token file whose tokens are bytes. The tokens that are not trained on are in brackets.
+/// Returns the text of each document in a token file whose tokens are bytes. Brackets enclose the tokens that are
+/// masked out in the loss.
 fn marked(file: &TokenFile) -> Vec<String> {
     let show = |index| {
         let range = file.document(index);
@@ -49,7 +50,7 @@ fn completions_are_trained_on_and_prompts_are_not() {
     let everything = reopen(&file).training_on_prompts();
     assert_eq!(marked(&everything), expected.map(|text| text.replace(['[', ']'], "")));
     assert!(everything.has_prompts() && (0..everything.len()).all(|position| everything.is_target(position)));
-    // The first document has a prompt, and the third is a text, whatever is trained on.
+    // Training on prompts does not turn prompts into plain text. Of these four documents, the first two have prompts.
     for file in [&file, &everything] {
         let is_plain_text: Vec<_> = (0..4).map(|index| file.is_plain_text(file.document(index))).collect();
         assert_eq!(is_plain_text, [false, false, true, true]);
@@ -198,7 +199,7 @@ fn messages_without_a_template_are_an_error() {
     assert!(matches!(*source, TokenError::NoChatTemplate), "{source:?}");
 }
 
-/// Each character is a token here, but `ab` is one token.
+/// A test encoding in which each byte is a token, except that `ab` is a single token.
 struct Pairs;
 
 impl Encode for Pairs {

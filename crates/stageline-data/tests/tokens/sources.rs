@@ -88,7 +88,7 @@ fn a_folder_is_its_files_in_order_and_each_document_gets_its_end() {
     fs::write(folder.join("empty.txt"), "").unwrap();
     (room.source, room.options.end_of_document) = (folder, Some(u32::from(b'.')));
     assert_eq!(documents(&room.prepare().unwrap()), ["one.", "two.", "three."]);
-    // Beside JSON-lines files, the others are descriptions.
+    // In a folder with JSON-lines files, other files usually describe the data, so they are left out.
     for (name, texts) in [("3/x.jsonl", ["four", "five"]), ("0.ndjson", ["six", "seven"])] {
         fs::write(room.source.join(name), texts.map(|text| format!("{{\"text\": \"{text}\"}}\n")).concat()).unwrap();
     }
@@ -108,7 +108,7 @@ fn a_text_that_ends_with_the_end_token_gets_no_second_one() {
 
 #[test]
 fn the_end_token_of_a_long_text_is_that_of_its_last_piece() {
-    let lines = "a\n".repeat(300_000); // two pieces, each of which ends with a line feed
+    let lines = "a\n".repeat(300_000); // encoded in two pieces, each of which ends with a line feed
     for (text, expected) in [(lines.clone(), lines.clone()), (format!("{lines}b"), format!("{lines}b\n"))] {
         let mut room = Room::with("a.txt", text);
         room.options.end_of_document = Some(u32::from(b'\n'));
@@ -159,13 +159,13 @@ fn the_largest_token_is_found_at_any_position() {
 
 #[test]
 fn text_that_is_not_utf_8_is_an_error_with_its_offset_unless_bytes_are_the_tokens() {
-    let mut text = "é\n".repeat(500_000).into_bytes(); // three pieces
+    let mut text = "é\n".repeat(500_000).into_bytes(); // encoded in three pieces
     text[1_200_001] = 0xff;
     let room = Room::with("a.txt", &text);
     let error = prepare(&room.source, &CHARACTERS, &room.options).unwrap_err();
     let expected = format!("cannot tokenise {}; correct it, or leave it out", room.source.display());
     assert_eq!(error.to_string(), expected);
-    let offset = 1_200_000; // of the two bytes of the character, the second one is wrong
+    let offset = 1_200_000; // the start of the character whose second byte is wrong
     let cause = error.source().unwrap().to_string();
     assert!(cause.starts_with(&format!("byte {offset} of the text is not UTF-8")), "{cause}");
     let expected: Vec<_> = text.iter().map(|&byte| u32::from(byte)).collect();
@@ -183,7 +183,7 @@ fn a_long_text_is_encoded_without_a_gap() {
     assert_eq!(same.fingerprint(), file.fingerprint());
 }
 
-/// Tests more documents than are encoded at once: short ones, and ones that are longer than a piece or than a batch.
+/// Tests more documents than fit into one batch. Some of them are longer than a piece, and some longer than a batch.
 #[test]
 fn many_documents_keep_their_order() {
     let text = |i: usize| match i % 500 {
@@ -263,7 +263,7 @@ fn a_folder_of_json_and_notes_is_not_read_as_text() {
     let error = room.prepare().map(drop).unwrap_err();
     let TokenError::JsonInFolder { path } = &error else { panic!("{error}") };
     assert!(path.ends_with("train.json") && error.to_string().contains("rename it to .jsonl"), "{error}");
-    // Beside source code, JSON is text.
+    // In a folder with source code, a JSON file is read as text.
     fs::write(room.source.join("main.py"), "print()").unwrap();
     assert_eq!(room.prepare().unwrap().documents(), 3);
 }

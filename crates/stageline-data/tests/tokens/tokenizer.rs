@@ -1,4 +1,4 @@
-//! Tests tokenizers against tokens that are counted by hand, and against those of Hugging Face's Python package.
+//! Tests tokenizers against tokens that were worked out by hand, and against those of Hugging Face's Python package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn special_tokens_are_around_every_document_and_prompt() {
     assert_eq!(tokenizer.encode("a stage").unwrap(), [0, 1]);
     assert_eq!(tokenizer.encode_whole("a stage").unwrap(), [7, 0, 1, 9]);
     assert_eq!(tokenizer.encode_whole("").unwrap(), [7, 9]);
-    // The end token of the template is not doubled, and another one is appended.
+    // An end-of-document token that the template has already added is not added again. Any other one is appended.
     for (end, expected) in [
         (None, vec![7, 0, 1, 9, 7, 2, 3, 9]),
         (Some(9), vec![7, 0, 1, 9, 7, 2, 3, 9]),
@@ -129,13 +129,13 @@ fn a_text_with_an_end_token_still_gets_the_special_tokens_of_the_template() {
     }
 }
 
-/// Tests documents of several pieces, with and without a template that ends every text with `<end>`. The last pieces of
-/// one document are blanks, which have no tokens.
+/// Tests documents of several pieces, with and without a template that ends every text with `<end>`. Some of the
+/// documents end with pieces of spaces, which have no tokens.
 #[test]
 fn a_text_of_several_pieces_ends_with_one_end_token() {
     let line = "a stage trains <end>\n";
     let blanks = " ".repeat(600_000);
-    let long = line.repeat(30_000); // two pieces
+    let long = line.repeat(30_000); // encoded in two pieces
     for (text, is_ended) in [
         (long.clone(), true),
         (format!("{long}a"), false),
@@ -149,7 +149,8 @@ fn a_text_of_several_pieces_ends_with_one_end_token() {
         assert_eq!(encoded.last() == Some(&9), is_ended);
         let expected = [encoded.clone(), if is_ended { vec![] } else { vec![9] }].concat();
         assert!(tokens(&prepare(&room.source, &plain, &room.options).unwrap()) == expected);
-        // The special tokens of the template are added to any text, and end the document.
+        // The template's special tokens are added to every text, so `<end>` ends the document and is not appended
+        // again.
         let template = with_template(room.root.path(), &start_and_end(), 9).unwrap();
         let expected = [vec![7], encoded, vec![9]].concat();
         assert!(tokens(&prepare(&room.source, &template, &room.options).unwrap()) == expected);
@@ -176,7 +177,7 @@ fn a_token_outside_the_vocabulary_is_refused() {
 
 #[test]
 fn the_fingerprint_is_the_sha_256_of_the_file() {
-    // Computed with `sha256sum crates/stageline-data/tests/tokens/fixtures/bpe.json`.
+    // The expected hash was computed with `sha256sum crates/stageline-data/tests/tokens/fixtures/bpe.json`.
     let expected = "003e93e55f2bc77e8d25084108f53864feafdfb3a8ae4937d62f2d5a3ba08269";
     assert_eq!(Tokenizer::open(&fixture("bpe.json")).unwrap().fingerprint(), expected);
 }
@@ -200,18 +201,18 @@ fn a_byte_level_bpe_gives_the_tokens_that_python_gives() {
 #[test]
 fn a_long_text_of_lines_has_the_tokens_of_its_lines() {
     let line = "Each stage trains on its own device; the pipeline, 123 stages long, is the model.\n";
-    let room = Room::with("a.txt", line.repeat(20_000)); // four pieces
+    let room = Room::with("a.txt", line.repeat(20_000)); // encoded in four pieces
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();
     let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
-    // The file's start token, 0, comes once.
+    // The start token, 0, is added once to the text, and not to each of its pieces.
     assert!(tokens(&file) == [vec![0], tokenizer.encode(line).unwrap().repeat(20_000)].concat());
 }
 
 #[test]
 fn a_long_text_without_line_feeds_has_the_tokens_of_its_words() {
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();
-    let words = " the stage"; // 512 KiB end in the middle of its last word
-    let room = Room::with("a.txt", words.repeat(60_000)); // two pieces
+    let words = " the stage"; // a piece of 512 KiB would end within a word
+    let room = Room::with("a.txt", words.repeat(60_000)); // encoded in two pieces
     let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
     assert!(tokens(&file) == [vec![0], tokenizer.encode(words).unwrap().repeat(60_000)].concat());
 }
@@ -241,7 +242,7 @@ fn a_file_that_is_no_tokenizer_is_refused_with_its_path() {
     }
     fs::remove_file(&path).unwrap();
     assert!(matches!(Tokenizer::open(&path), Err(TokenError::PathNotFound { .. })));
-    // A folder stands for everything that is no regular file, such as a pipe.
+    // A folder is one example of a path that is not a regular file; a pipe is another.
     assert!(matches!(Tokenizer::open(root.path()), Err(TokenError::NotAFile { .. })));
 }
 
@@ -256,7 +257,7 @@ fn files_on_which_the_tokenizer_library_panics_are_errors_with_their_path() {
         ("charsmap-empty", "index out of bounds"),
         ("charsmap-short", "index out of bounds"),
         ("charsmap-long", "Cannot parse precompiled_charsmap"),
-        ("prefix-too-long", ""), // the message depends on the checks of overflow
+        ("prefix-too-long", ""), // the message depends on whether overflow checks are enabled
         ("fixed-length-0", "chunk size must be non-zero"),
     ] {
         let path = seeds.join(name);
