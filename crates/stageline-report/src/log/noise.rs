@@ -239,12 +239,13 @@ mod tests {
             let sign = |at: usize| if at < positive { 1.0 } else { -1.0 };
             exceeds_chance((0..count).map(sign))
         };
-        // 1/16, (1 + 4)/16, 1/32, (1 + 5)/32, (1 + 9 + 36)/512 and (1 + 9 + 36 + 84)/512.
+        // With random signs, the probabilities of as many positive ones or more are 1/16, (1 + 4)/16, 1/32, (1 + 5)/32,
+        // (1 + 9 + 36)/512 and (1 + 9 + 36 + 84)/512.
         assert!(exceeds(4, 4) && !exceeds(3, 4) && exceeds(5, 5) && !exceeds(4, 5) && exceeds(7, 9) && !exceeds(6, 9));
-        // (1 + 8)/256 and (1 + 8 + 28)/256.
+        // For 7 and 6 positive signs of 8, the probabilities are (1 + 8)/256 and (1 + 8 + 28)/256.
         assert!(exceeds(7, 8) && !exceeds(6, 8) && !exceeds(0, 4));
-        // Of many signs, half are positive with a standard deviation of half the root of their number: here 50. The
-        // 90% quantile of the normal distribution is 1.2816 standard deviations above the mean.
+        // Of 10,000 random signs, 5,000 are positive on average, with a standard deviation of 50 (half the root of
+        // 10,000). The 90% quantile of the normal distribution is 1.2816 standard deviations above the mean.
         assert!(exceeds(5065, 10_000) && !exceeds(5064, 10_000));
     }
 }
