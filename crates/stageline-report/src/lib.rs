@@ -15,7 +15,7 @@
 //!   pages with ([`Page`]).
 //! - `export`: writes a run in the file formats of Perfetto ([`Trace`]) and TensorBoard ([`TensorBoard`]).
 //!
-//! The modules `predict`, `page` and `export` import from `log`, and none of the three from another.
+//! Of the modules, `predict`, `page` and `export` import only from `log`, and not from each other.
 
 mod export;
 mod log;

@@ -253,7 +253,8 @@ mod tests {
             let times = own.map(|event| ["ts", "dur"].map(|time| event[time].as_f64().unwrap() / 1e6));
             times.collect::<Vec<_>>()
         };
-        // The second step begins at 4.5 s, where the second worker's first event follows its last one.
+        // The second step begins at 4.5 s, so that the second worker's first event follows its last event of the first
+        // step.
         assert_eq!(slices(0), [[0.0, 1.0], [2.0, 2.0], [4.5, 1.0], [6.5, 2.0]]);
         assert_eq!(slices(1), [[0.5, 1.5], [3.0, 2.0], [5.0, 1.5], [7.5, 2.0]]);
     }

@@ -234,7 +234,7 @@ impl Span {
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));
-        // A single value gets a range around it, so that it can be placed.
+        // If all values are equal, the range gets the length 1, because placing a value divides by the length.
         if from < to { Self { from, to } } else { Self { from: from - 0.5, to: to + 0.5 } }
     }
 

@@ -82,7 +82,7 @@ impl Drawing {
     pub(super) fn file(self) -> String {
         let Self { title, body, legend } = self;
         let longest = legend.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);
-        // A letter of the font is at most 7 wide, and the line before a name takes 44 with its space.
+        // A letter of the font is at most 7 units wide. The line before a name and the spaces around it take 44 units.
         let column = 7.0 * longest as f64 + 44.0;
         let columns = (((WIDTH - LEGEND_LEFT) / column) as usize).max(1);
         let height = HEIGHT + LEGEND_ROW * legend.len().div_ceil(columns) as f64 + 8.0;

@@ -12,14 +12,14 @@ use crate::log::record::{Health, Noise, Step};
 const MOST_LAYERS: usize = 8;
 
 /// Adds a section about the gradient noise to a run's HTML page. Its charts show the noise scale of the whole gradient,
-/// the noise scale of each stage, and the variance of each stage's gradient, over the training steps; those of the
-/// stages since the run was last started or resumed. Adds nothing if no step measured the noise.
+/// the noise scale of each stage, and the variance of each stage's gradient, over the training steps. The charts of
+/// stages begin where the run was last started or resumed. Adds nothing if no step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
     fn of_step(step: &Step) -> Option<(f64, &Noise)> {
         Some((step.step as f64, step.noise.as_ref()?))
     }
     let measured: Vec<_> = log.steps.iter().filter_map(of_step).collect();
-    // Before the last resume, the model may have been cut into other stages.
+    // Before the last resume, the model may have been partitioned into other stages.
     let of_this_cut: Vec<_> = log.steps_since_resume().filter_map(of_step).collect();
     if measured.is_empty() {
         return;

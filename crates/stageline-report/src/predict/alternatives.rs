@@ -193,7 +193,7 @@ impl Measured {
     /// numbers of workers or stages. Returns [`LeftOut::Memory`] if no training run fits into the memory limit.
     fn best(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(Some(question.noise), target) {
-            // A plan that was searched or read from a file exists for one number of workers only.
+            // A plan that a search found, or that was read from a file, exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,
         };

@@ -38,7 +38,7 @@ impl Measured {
         let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
         above_zero([
             ("the time of all layers", layers.iter().map(|layer| layer.forward + layer.backward).sum()),
-            // Older logs of runs with split backward passes have no time here.
+            // Older logs of runs with split backward passes have 0 as the time of a backward pass.
             ("backward", costs.iter().map(|cost| cost.backward).sum()),
             ("step_seconds", step),
             ("weight", weight),

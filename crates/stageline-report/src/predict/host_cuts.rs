@@ -59,7 +59,7 @@ impl Measured {
         let (stages, layers) = (schedule.stages_on(workers), self.layers());
         let no_cut = || PredictError::NoHostCut { hosts: hosts.each().to_vec(), stages: self.cut().len(), layers };
         if stages > layers {
-            return Err(no_cut()); // before a huge plan is generated
+            return Err(no_cut()); // rejected here, before a huge plan is generated
         }
         let placement = schedule.plan(stages, micro_batches)?.placement();
         let host_of: Vec<_> = (0..placement.stages()).map(|stage| hosts.of(placement.worker(stage))).collect();

@@ -181,7 +181,7 @@ impl Measured {
             // With another number of micro-batches, the run's channel capacity may be too small.
             Err(PredictError::Check(CheckError::Deadlock { .. })) if micro_batches != target.micro_batches => Ok(None),
             Err(PredictError::Schedule(ScheduleError::MicroBatches { .. })) => Ok(None),
-            // A plan that was searched or read from a file exists for one number of micro-batches only.
+            // A plan that a search found, or that was read from a file, exists for one number of micro-batches only.
             Err(PredictError::Schedule(ScheduleError::Shape { written, asked })) if written.0 == asked.0 => Ok(None),
             Err(error) => Err(error),
         }

@@ -161,7 +161,7 @@ fn of_change(question: &Question, own: &PredictedTraining, change: Change, train
     let other = match change {
         Change::None | Change::Rows(_) => format!("M = {m}"),
         Change::Schedule { .. } => {
-            // A plan that was searched or read from a file has no schedule name.
+            // A plan that a search found, or that was read from a file, has no schedule name.
             let own = question.target.schedule;
             let name = schedule_named(own.name()).map_or("the plan of the run", |known| known.name());
             match own.chunks() {

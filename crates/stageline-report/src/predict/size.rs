@@ -6,9 +6,11 @@ use super::measured::{LayerCost, Measured};
 impl Measured {
     /// Computes the costs of micro-batches of another size from two runs of the same model: this run and `other`.
     /// `tokens` is the new size: the number of tokens in one micro-batch, summed over the data-parallel replicas
-    /// (samples, if the data has no tokens). The two runs have different micro-batch sizes, and every time per
-    /// micro-batch is assumed to be a linear function of the size, which does not fall beyond the sizes of the runs.
-    /// Predictions from the result have no memory.
+    /// (samples, if the data has no tokens).
+    ///
+    /// Every time per micro-batch is assumed to be a linear function of the size, and at least 0. A time that was
+    /// shorter with the larger micro-batches stays constant outside the range of the two sizes. Predictions from the
+    /// result do not include memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in
@@ -31,9 +33,10 @@ impl Measured {
         }
         let share = (tokens - self.tokens) / distance;
         let mix = |one: f64, other: f64| match (other - one) * distance < 0.0 {
-            // Noise, or a cost that does not grow with the size: it stays as it is at the nearer size.
+            // The larger micro-batches took less time, because of noise or because this cost does not grow with the
+            // size. Outside the range of the two sizes, the cost stays at its value for the nearer size.
             true => one + share.clamp(0.0, 1.0) * (other - one),
-            // Below the smaller size, the linear function may fall below 0, but a time cannot.
+            // Below the smaller size, the linear function may fall below 0, but a time cannot be negative.
             false => (one + share * (other - one)).max(0.0),
         };
         let layer = |(one, other): (&LayerCost, &LayerCost)| LayerCost {
