@@ -1,5 +1,5 @@
-//! Tests which trainings are recommended from the logs of synthetic runs, whose costs and gradient noise are given by
-//! the test.
+//! Tests which training runs are recommended from the logs of synthetic runs, whose costs and gradient noise are given
+//! by the test.
 
 mod asked;
 mod synthetic;
@@ -20,8 +20,8 @@ fn change(advice: &Advice) -> Change {
 /// Tests the predicted times and the recommended number of micro-batches (M) against the closed form of 1F1B with two
 /// equal stages. On each stage a micro-batch takes 12 s and the flush takes 2 s, so a step takes 12 (M + 1) + 2 s.
 ///
-/// A micro-batch has 100 tokens, and the gradient has a noise scale of 100,000 tokens. So a training needs 1 + 1000 / M
-/// times as many steps as one with infinitely large batches (arXiv:1812.06162).
+/// A micro-batch has 100 tokens, and the gradient has a noise scale of 100,000 tokens. So a training run needs 1 + 1000
+/// / M times as many steps as one with infinitely large batches (arXiv:1812.06162).
 #[test]
 fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
@@ -141,7 +141,8 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     );
     assert_eq!(recommended(1e7, 3).change, Change::Workers(3));
     assert_eq!(recommended(1e7, 2).change, Change::None);
-    // With fewer micro-batches twice the workers shorten the training, and idle too much.
+    // At a small noise scale, fewer micro-batches are best. Twice the workers then shorten the training run, but are
+    // idle too much of the time.
     let log = noisy(run.clone(), 500.0);
     let noise = noise(&log);
     let advice = advise(&question(&log, &noise, 4));
@@ -197,7 +198,7 @@ fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     asked.target.cut = Cut::OfTheRun;
     let advice = advise(&asked);
     assert_eq!(change(&advice), Change::Workers(1));
-    // The log has no link of a third worker.
+    // The log has no network link between the second and a third worker, so four workers cannot be predicted.
     let unlinked = |(change, reason): &(Change, LeftOut)| {
         *change == Change::Workers(4) && matches!(reason, LeftOut::Predict(PredictError::Unlinked { .. }))
     };
@@ -249,7 +250,7 @@ fn a_training_that_needs_too_much_memory_is_not_recommended() {
     assert!(asked.fits(&recommendation.training) && recommendation.training.micro_batches > 4, "{recommendation}");
     assert!(advice.alternatives.found.iter().all(|(_, training)| asked.fits(training)));
 
-    // Without memory for a live micro-batch no training fits.
+    // If the memory limit has no room for a live micro-batch, no training run fits.
     asked.memory = Some(held(0.0));
     let none = advise(&asked);
     assert!(none.recommendation.is_none() && none.alternatives.found.is_empty());

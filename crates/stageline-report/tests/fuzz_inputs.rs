@@ -1,4 +1,4 @@
-//! Runs the fuzz target of logs on its seeds and on mutations of the seeds.
+//! Runs the fuzzer's function for logs on its stored inputs (seeds) and on random changes of them.
 
 #[path = "../../../fuzz/src/mutations.rs"]
 mod mutations;
@@ -7,8 +7,8 @@ mod run_log;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/run_log");
 
-/// Pieces of text that mutations of fuzz seeds insert: numbers at the ends of their range, other JSON values, and
-/// pieces of plans.
+/// Texts that the test inserts at random into the fuzzer's stored logs: numbers at the ends of their range, other JSON
+/// values, and parts of plans.
 const WORDS: [&str; 20] = [
     "0",
     "1",

@@ -63,7 +63,7 @@ fn balance_decides_unless_the_link_is_slower_than_the_workers() {
         cuts(&log_of(&[1.0; 6], &crossing), &[1, 1], &OneFOneB, 64)[0].clone()
     };
     assert_eq!((evenly(1.0).behind, evenly(1.0).slowest), (vec![2], 9.0));
-    // A link that takes 40 s for a micro-batch is slower than a worker of four layers, which takes 12.
+    // A link that takes 40 s for a micro-batch is slower than a worker with four layers, which takes 12 s.
     assert_eq!((evenly(40.0).bytes, evenly(40.0).slowest), (vec![0.25e6], 12.0));
 }
 
@@ -82,9 +82,8 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Finds all partitions of the layers over hosts by brute force. The layers after which the host changes must end a
-/// stage of the logged run. For each choice of these layers, the result has the simulated step time of the most
-/// balanced partition.
+/// Finds all partitions of the layers over hosts by brute force. A host must end with the last layer of a stage of the
+/// logged run. For each choice of these layers, the result has the simulated step time of the most balanced partition.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -93,7 +92,7 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
         (0..stages).map(|stage| if stage == 0 { 0 } else { ends[stage - 1] }..ends[stage]).collect()
     };
     let forward = |range: &Range<usize>| layers[range.clone()].iter().sum::<f64>();
-    // The longest forward on each host.
+    // Returns the longest forward pass of a worker on each host, in seconds.
     let dearest = |ends: &[usize]| -> Vec<f64> {
         let ranges = ranges(ends);
         let of_host = |(first, workers): (&usize, &usize)| {
@@ -126,7 +125,7 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
             (costs[first - 1].send_activation, costs[*first].send_gradient) = (LINK.latency, LINK.latency);
             links[first - 1] = bytes(*behind) / LINK.bandwidth;
         }
-        // The layers of a stage have the same number of parameters, so equal shares of its flush.
+        // The layers of a stage have equal numbers of parameters, so each has an equal share of the flush of its stage.
         let of_layer = |layer: usize| {
             let siblings = layer / per_stage * per_stage;
             0.5 * forward(&(siblings..siblings + per_stage)) / per_stage as f64
@@ -188,13 +187,13 @@ fn hosts_without_enough_layers_or_with_too_many_choices_are_rejected() {
     assert!(none.to_string().contains("hosts of [4, 1] workers cannot be separated"), "{none}");
     let none = refused(&log(&[1.0; 4], 1, 4, 0.0), &[1, 1], &OneFOneB);
     assert!(matches!(none, PredictError::NoHostCut { stages: 1, layers: 4, .. }), "{none}");
-    // A plan for so many workers would take more memory than there is.
+    // The number of workers must be rejected before their plan is generated, which would not fit into memory.
     let none = refused(&log_of_four, &[usize::MAX / 8, 2], &OneFOneB);
     assert!(matches!(none, PredictError::NoHostCut { stages: 4, layers: 4, .. }), "{none}");
-    // There are 31 choose 5 choices.
+    // There are 31 choose 5 = 169,911 ways to choose the boundaries between hosts, and at most 10,000 are simulated.
     let many = refused(&log(&[1.0; 32], 32, 4, 0.0), &[1; 6], &OneFOneB);
     assert!(matches!(many, PredictError::HostCuts { boundaries: 31, meetings: 5, .. }), "{many}");
-    // With as many boundaries between hosts as in the run, there is one choice.
+    // With as many boundaries between hosts as between stages of the run, there is only one way to choose them.
     assert_eq!(cuts(&log_of_four, &[1; 4], &OneFOneB, 4).len(), 1);
     let mut unknown = log_of_four;
     unknown.steps.iter_mut().flat_map(|step| &mut step.stages).for_each(|stage| stage.output_bytes = None);

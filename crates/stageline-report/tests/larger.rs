@@ -1,4 +1,4 @@
-//! Tests predicted trainings with larger micro-batches, where their number is none of the compared powers of two.
+//! Tests predicted training runs with larger micro-batches whose number is not one of the compared powers of two.
 
 mod asked;
 mod synthetic;
@@ -9,12 +9,14 @@ use stageline_schedule::{Interleaved, OneFOneB, Schedule};
 use asked::{advise, noise, noisy, question};
 use synthetic::log;
 
-/// Tests that a run whose M = 20 is the fastest is compared with 10 micro-batches of twice the rows, and with 5 of four
-/// times the rows. The interleaved schedule on two workers has no plan for 5, and the reason is given.
+/// Tests a run whose M = 20 is the fastest number of micro-batches. It is compared with 10 micro-batches of twice the
+/// rows, and with 5 of four times the rows. The interleaved schedule on two workers has no plan for 5 micro-batches, so
+/// the reason for this is given.
 ///
-/// The forward and backward of a micro-batch take 18 s on a worker, the flush takes 3 s, and the fill and drain take
-/// 18 / V s. So a training with M micro-batches takes 18 M + a s for a step, with a = 3 + 18 / V, and its number of
-/// steps is proportional to 1 + N / M, with the noise scale N in micro-batches. Its time is least at M² = N a / 18.
+/// The forward and backward pass of a micro-batch takes 18 s on a worker, the flush takes 3 s, and filling and draining
+/// the pipeline take 18 / V s. So a step with M micro-batches takes 18 M + a s, with a = 3 + 18 / V. The number of
+/// steps is proportional to 1 + N / M, with the noise scale N in micro-batches. The time of the training run is least
+/// at M² = N a / 18.
 #[test]
 fn the_same_batch_in_larger_micro_batches_is_predicted_or_has_a_reason() {
     for (schedule, chunks) in [(&OneFOneB as &dyn Schedule, 1.0), (&Interleaved { chunks: 2 }, 2.0)] {

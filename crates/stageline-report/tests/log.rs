@@ -1,4 +1,4 @@
-//! Tests logs that cannot be read, or do not have what a prediction needs.
+//! Tests logs that cannot be read, or lack the measurements that a prediction needs.
 
 mod synthetic;
 
@@ -13,7 +13,7 @@ fn unreadable_logs_are_rejected_with_the_line() {
     assert!(matches!(error, LogError::NoRun), "{error}");
     let error = RunLog::read("{\n{}\n".as_bytes()).unwrap_err();
     assert!(matches!(error, LogError::Line { line: 1, .. }), "{error}");
-    // A last line that a crash cut short is skipped.
+    // If a crash has truncated the last line, the line is skipped.
     let mut cut_short = log(&[1.0; 2], 2, 2, 0.0);
     let text = serde_json::to_string(&Line::Run(Box::new(cut_short.run.clone()))).unwrap() + "\n{\"step\":1,\"lo";
     let read = RunLog::read(text.as_bytes()).unwrap();
@@ -23,7 +23,8 @@ fn unreadable_logs_are_rejected_with_the_line() {
     assert!(matches!(Measured::of(&cut_short), Err(PredictError::Layers { stages: 2 })));
 }
 
-/// Tests a log whose last line ends within the two bytes of a character. On another line, such bytes are an error.
+/// Tests a log whose last line is truncated within a two-byte character. On any other line, such a truncated character
+/// is an error.
 #[test]
 fn a_last_line_that_is_cut_within_a_character_is_skipped() {
     let log = log(&[1.0; 2], 2, 2, 0.0);
@@ -33,7 +34,7 @@ fn a_last_line_that_is_cut_within_a_character_is_skipped() {
     let error = RunLog::read([cut.as_slice(), b"\n", whole.as_slice()].concat().as_slice()).unwrap_err();
     assert!(matches!(error, LogError::Line { line: 7, .. }), "{error}");
     assert!(error.to_string().starts_with("line 7 of the log cannot be read: "), "{error}");
-    // Lines may end as on Windows.
+    // Lines may end with a carriage return and a line feed, as on Windows.
     let windows = String::from_utf8(whole).unwrap().replace('\n', "\r\n") + "\r\n";
     assert_eq!(RunLog::read(windows.as_bytes()).unwrap(), log);
 }

@@ -1,4 +1,4 @@
-//! Tests predictions from a run whose batches have masked tokens, which no loss counts.
+//! Tests predictions from a run whose batches have masked tokens, which do not count in the loss.
 
 mod synthetic;
 
@@ -7,13 +7,12 @@ use stageline_schedule::OneFOneB;
 
 use synthetic::log;
 
-/// Tests that the predicted throughput counts the weight of the targets, as that of a run does. In this run, three of
-/// four tokens are masked.
+/// Tests that the predicted throughput counts only unmasked tokens. In this run, three of four tokens are masked.
 #[test]
 fn masked_tokens_do_not_count_in_the_throughput() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
     log.steps.iter_mut().for_each(|step| step.weight = 100.0);
-    // A step of the run takes 5 x 3 x 4 s for the micro-batches, and half of 4 s for the flush.
+    // A step of the run takes 5 x 3 x 4 s for its micro-batches, and 2 s (half of 4 s) for the flush.
     let target = |micro_batches| Target { workers: 2, micro_batches, schedule: &OneFOneB, cut: Cut::OfTheRun };
     let measured = Measured::of(&log).unwrap();
     let throughput = |micro_batches| measured.predict(&target(micro_batches)).unwrap().tokens_per_s;

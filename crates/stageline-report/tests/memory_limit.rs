@@ -1,4 +1,4 @@
-//! Tests the reasons of recommendations if the training with the M of the run does not fit into the memory.
+//! Tests the reasons for recommendations if a training run with the M of the logged run exceeds the memory limit.
 
 mod asked;
 mod synthetic;
@@ -8,7 +8,7 @@ use stageline_schedule::{GPipe, Schedule};
 use asked::{advise, noise, noisy, question};
 use synthetic::log;
 
-/// Returns the recommendation for a run with M = 256, if only M may change and a worker has room for `live`
+/// Returns the recommendation for a run with M = 256, if only M may change and a worker has room for `live` live
 /// micro-batches. GPipe keeps all micro-batches of a step live. The gradient has the noise scale `scale`, in tokens.
 fn recommended(live: f64, scale: f64) -> String {
     let log = noisy(log(&[1.0; 8], 2, 256, 0.0), scale);
@@ -19,14 +19,14 @@ fn recommended(live: f64, scale: f64) -> String {
     advise(&asked).unchanged.unwrap().to_string()
 }
 
-/// A step of M micro-batches takes 12 (M + 1) + 2 s.
+/// Returns the time of a step with `m` micro-batches in seconds: 12 (m + 1) + 2.
 fn step(m: f64) -> f64 {
     (m + 1.0) * 12.0 + 2.0
 }
 
 #[test]
 fn the_recommended_m_is_compared_with_one_that_fits() {
-    // With so much noise only the bubble counts, and the M of the run would be the fastest.
+    // With so much noise, only the bubble matters, so the M of the logged run would be the fastest.
     let times = step(2.0) / 2.0 / (step(4.0) / 4.0);
     let text = recommended(4.0, 1e9);
     let expected = format!("M = 4: {times:.1} times faster to the same loss than M = 2, because its bubble is ");

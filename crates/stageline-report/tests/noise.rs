@@ -1,5 +1,5 @@
-//! Tests the noise scale of synthetic runs, whose noise is known at every step, and the number of steps to the same
-//! loss.
+//! Tests the noise scale of synthetic runs, whose noise is known at every step, and the predicted number of steps to
+//! the same loss.
 
 mod synthetic;
 
@@ -35,7 +35,7 @@ fn worth(scale: f64, batch: f64) -> f64 {
 
 #[test]
 fn a_constant_noise_scale_gives_the_steps_of_the_closed_form() {
-    // The squared norm falls by half in every step, and the noise with it.
+    // The squared norm and the noise of the gradient both fall by half in every step.
     let falling: Vec<_> = (0..40).map(|step| Some((0.5_f64.powi(step), 300.0 * 0.5_f64.powi(step)))).collect();
     let scales = run(&falling).noise_scales().unwrap();
     for batch in [10.0, 100.0, 1000.0, 1e6] {
@@ -63,13 +63,13 @@ fn each_part_of_the_run_counts_with_its_own_noise_scale() {
 }
 
 /// Tests the noise scale of a short log. The gradients of its first three steps are a thousand times larger than those
-/// of all later steps, as at the start of a training.
+/// of all later steps, as at the start of a training run.
 #[test]
 fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();
     let scales = run(&short).noise_scales().unwrap();
     assert_eq!((scales.typical(), scales.last()), (2000.0, 2000.0));
-    // 7 windows contain one of the first 3 steps, and 23 have the noise scale of the others.
+    // 7 windows contain at least one of the first 3 steps, and 23 have the noise scale of the later steps.
     assert!((scales.steps(1e9) - 23.0 * worth(2000.0, 1e9) - 7.0).abs() < 0.2, "{}", scales.steps(1e9));
 }
 
@@ -84,7 +84,8 @@ fn a_spike_of_the_gradient_does_not_outweigh_its_neighbours() {
         step.gradient_norm = Some((squared_norm + variance / BATCH).sqrt());
     }
     let scales = log.noise_scales().unwrap();
-    // The squared norms are 21 and 1100. The spike is scaled down to twice the norm of the others.
+    // The squared gradient norm is 1100 in the spike, and 21 in other steps. The spike is scaled down to twice their
+    // norm.
     let factor = 4.0 * 21.0 / 1100.0;
     let expected = (8.0 * 2e3 + factor * 1e4) / (8.0 + factor * 1e3);
     let every = scales.steps(1e9);
@@ -107,11 +108,12 @@ fn a_step_that_was_not_measured_has_the_noise_of_the_nearest_one() {
 
 #[test]
 fn steps_fall_with_the_batch_if_the_noise_hides_the_gradient() {
-    // Noise gives estimates above and below 0 in turn, with a mean of -2 in each pair of steps.
+    // In the second half of the run, the estimated squared norms are 1 and -5 in turn, with a mean of -2.
     let hidden = |step: usize| if step.is_multiple_of(2) { 1.0 } else { -5.0 };
     let hidden: Vec<_> = (0..60).map(|step| Some((if step < 30 { 1.0 } else { hidden(step) }, 0.0))).collect();
     let scales = run(&hidden).noise_scales().unwrap();
-    // Without noise a step is worth one step with any batch; without signal, as many as it has more samples.
+    // Without noise, a step is worth one step of any batch size. Without signal, four times the batch size needs a
+    // quarter of the steps.
     let steps = scales.steps(4.0 * BATCH);
     assert!((30.0 + 30.0 / 4.0 - steps).abs() < 4.0 * 0.75, "{steps}");
     assert!(scales.last().is_infinite() && scales.typical().is_infinite());
@@ -143,16 +145,16 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_remedy() {
     }
 }
 
-/// Returns the next number of a generator of equally distributed shares from -1 to 1 (Knuth's MMIX) with the state
-/// `state`.
+/// Returns the next uniform pseudo-random number from -1 to 1, and advances the generator's `state`. The generator is
+/// the linear congruential one of Knuth's MMIX.
 fn share(state: &mut u64) -> f64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as f64 / f64::from(1_u32 << 30) - 1.0
 }
 
 /// Tests that the noise scale counts as known in at most about 10% of runs without any gradient, however long they are.
-/// The squared norms of these runs are random, with a mean of 0. A noise scale that exists stays known: the mean is
-/// then a standard deviation above 0, so that 84% of the estimates are positive.
+/// The squared norms of these runs are random, with a mean of 0. In runs with a gradient, the noise scale is known:
+/// their mean is one standard deviation above 0, so that 84% of the estimates are positive.
 #[test]
 fn noise_alone_seldom_passes_for_a_gradient() {
     let mut state = 1_u64;
@@ -195,7 +197,8 @@ fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
         let error = scales.steps(batch) / exact - 1.0;
         assert!(error.abs() < 0.1, "{batch}: {error}");
     }
-    // One ratio of all means would be that of the first steps, whose gradients are the largest.
+    // A single noise scale from the means over all steps would be that of the first steps, whose gradients are the
+    // largest.
     let measured: Vec<_> = estimates.iter().flatten().collect();
     let sum = |of: fn(&(f64, f64)) -> f64| measured.iter().map(|estimate| of(estimate)).sum::<f64>();
     let single = f64::from(steps) * worth(sum(|estimate| estimate.1) / sum(|estimate| estimate.0), 25.0);
@@ -206,7 +209,7 @@ fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
 /// Tests that the loss of a run counts as rising only if chance does not explain the rise. The mean loss of the second
 /// half must exceed that of the first half by more than 3 standard errors of the difference.
 ///
-/// In this run, 3 standard errors are 0.061. Each half has 50 losses, which are in turn 0.1 above and 0.1 below their
+/// In this run, 3 standard errors are 0.061. Each half has 50 losses, which are alternately 0.1 above and 0.1 below the
 /// mean.
 #[test]
 fn a_loss_rises_if_chance_does_not_explain_it() {

@@ -23,10 +23,10 @@ fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Reads the values of the points of each line from the SVG text of a chart. The values follow from the heights of the
-/// points, on a vertical axis from 0 to `top`.
+/// Returns the values of the points of each line in a chart, from the SVG text. They are computed from the heights of
+/// the points, on a vertical axis from 0 to `top`.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
-    // The axis is from y = 272 up to y = 32.
+    // The vertical axis runs from y = 272 (the value 0) to y = 32 (the value `top`).
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;
     let lines = chart.split("points='").skip(1).map(|rest| rest.split('\'').next().unwrap());
     lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
@@ -62,19 +62,20 @@ fn noise_scales_of_stages_stand_beside_that_of_the_model() {
         |name: &str, first: usize| (0..5).map(|step| format!("{name}: {} at {step}", first + step)).collect::<Vec<_>>();
     let expected = [smoothed("stage 0", 10), smoothed("stage 1", 20), smoothed("total", 15)].concat();
     assert_eq!(points(of_stages), expected);
-    // In the first step the noise scale of the whole model is 40, the top of the axis.
+    // The noise scale of the whole model is 40 in the first step, which is the top of the axis.
     let lines = heights(of_stages, 40.0);
     let near = |found: &[f64], expected: &[f64]| {
         found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 0.05)
     };
-    // The third step of stage 1 has no noise scale of its own.
+    // Stage 1 has no noise scale of its own in the third step.
     assert!(near(&lines[1], &[10.0; 5]) && near(&lines[3], &[20.0; 4]), "{lines:?}");
     let total = [40.0, 39.0, 38.0, 37.0, 36.0];
     assert!(near(&lines[5], &total), "{lines:?}");
     let of_model = chart(&page, "Noise scale").unwrap();
     assert_eq!(points(of_model), smoothed("total", 15));
     assert!(near(&heights(of_model, 40.0)[1], &total));
-    // The windows of all five steps have their sums, 40 x 5 over 3 x 4 + 1.
+    // The window of every step contains all five steps. So the noise scale is the ratio of their sums: a variance of 40
+    // x 5 to a squared norm of 3 x 4 + 1.
     assert!(
         page.contains("At the end of the run it is 15.38 tokens.") && page.contains("the bubble of this plan would be")
     );
@@ -136,7 +137,7 @@ fn the_second_moment_of_a_layer_is_the_mean_over_its_parameters() {
         let cells = ["0: ".to_owned() + parameter, "1".into(), "1".into(), "1".into(), moment.into(), "0.0%".into()];
         cells.map(|cell| format!("<td>{cell}</td>")).concat()
     };
-    // The table is of the last examined step.
+    // The table shows the last step that measured the health of the parameters.
     for (parameter, moment) in [("blocks.0.a", "0.5"), ("blocks.0.b", ""), ("head.a", "")] {
         assert!(page.contains(&row(parameter, moment)), "{parameter}: {page}");
     }
@@ -145,7 +146,7 @@ fn the_second_moment_of_a_layer_is_the_mean_over_its_parameters() {
 #[test]
 fn the_update_of_a_layer_is_shown_beside_its_gradient() {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
-    // The norm of the update of `blocks.0` is 5, and that of its gradient 10 and later 20.
+    // The norm of the update of `blocks.0` is 5. The norm of its gradient is 10 in step 1, and 20 in step 3.
     log.steps[1].health = vec![
         health("blocks.0.a", [9.0, 3.0, 6.0]),
         health("blocks.0.b", [2.0, 4.0, 8.0]),
@@ -159,7 +160,7 @@ fn the_update_of_a_layer_is_shown_beside_its_gradient() {
     let page = run_page(&log);
     let ratios = points(chart(&page, "Update and gradient of each layer").unwrap());
     assert_eq!(ratios, ["blocks.0: 0.5 at 1", "blocks.0: 0.25 at 3", "head: 0.25 at 1"]);
-    // No optimizer keeps a second moment here.
+    // There is no chart of second moments, because the optimizer of this run keeps none.
     assert!(chart(&page, "Second moment of each layer").is_none());
     assert!(chart(&page, "Update of each layer").is_some());
 
@@ -169,7 +170,7 @@ fn the_update_of_a_layer_is_shown_beside_its_gradient() {
     assert!(chart(&run_page(&log), "Update and gradient of each layer").is_none());
 }
 
-/// Tests the charts of a run with many validations, which draw at most 2,000 of them, as they do of steps.
+/// Tests the charts of a run with many validations. A chart draws at most 2,000 of them, as of training steps.
 #[test]
 fn charts_draw_some_of_many_validations() {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);
@@ -178,13 +179,13 @@ fn charts_draw_some_of_many_validations() {
     log.validations = (1..=4_001).map(validation).collect();
     let page = run_page(&log);
     for title in ["Loss", "accuracy"] {
-        // Every third of the validations is drawn.
+        // Every third validation is drawn.
         assert_eq!(heights(chart(&page, title).unwrap(), 1.0).last().unwrap().len(), 1_334, "{title}");
     }
 }
 
-/// Tests charts of figures that only some of many steps have. The points are thinned out, and none of the steps that
-/// have the figure would be among every 10th step.
+/// Tests a chart of a metric that only every 10th of 20,000 steps has. A chart draws at most 2,000 points. If steps
+/// were thinned to every 10th before those without the metric are left out, no point would remain.
 #[test]
 fn charts_draw_figures_that_few_of_many_steps_have() {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);
@@ -214,7 +215,7 @@ fn the_memory_of_every_gpu_is_in_the_log_and_on_the_page() {
         in_use: in_use * 1_000_000,
         reserved: reserved * 1_000_000,
     };
-    // The memory is read in every second step, and a resumed run has another GPU.
+    // The memory is measured in every second step, and the run has another second GPU in step 2, as after a resume.
     log.steps[0].device_memory = vec![memory("cuda:0", 10, 40), memory("cuda:1", 5, 20)];
     log.steps[2].device_memory = vec![memory("cuda:0", 12, 40), memory("cuda:2", 6, 20)];
     let page = run_page(&log);
@@ -230,8 +231,8 @@ fn the_memory_of_every_gpu_is_in_the_log_and_on_the_page() {
     assert_eq!(Line::read(&line).unwrap(), Line::Step(Box::new(log.steps[2].clone())));
 }
 
-/// Tests the timeline of a step of 2 s in which the second worker ends its last action after 4 s, as it may if steps
-/// overlap.
+/// Tests the timeline of a step of 2 s in which the second worker ends its last action after 4 s. This is possible if
+/// steps overlap.
 #[test]
 fn the_timeline_is_as_long_as_its_last_event() {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
@@ -241,10 +242,10 @@ fn the_timeline_is_as_long_as_its_last_event() {
     let page = run_page(&log);
     let timeline = &page[page.find("aria-label='timeline'").unwrap()..];
     let timeline = &timeline[..timeline.find("</svg>").unwrap()];
-    // The axis is from x = 70 to x = 1200.
+    // The time axis runs from x = 70 to x = 1200.
     assert!(timeline.contains("x='635.00' y='38' width='565.00'") && timeline.contains(">4000 ms<"), "{timeline}");
     assert!(timeline.contains("x='70.00' y='4' width='282.50'"), "{timeline}");
-    // A longer step has the length of the step.
+    // If the step is longer than its events, the timeline has the length of the step.
     log.steps[1].step_seconds = 8.0;
     assert!(run_page(&log).contains(">8000 ms</text></svg>"));
 }
@@ -264,8 +265,8 @@ fn the_caption_of_the_timeline_names_every_colour() {
     }
 }
 
-/// Tests that the utilisation in the summary is that of the steps whose throughput stands before it: the first two steps
-/// are left out.
+/// Tests that the summary computes the utilisation from the same steps as the throughput before it: both leave out the
+/// first two steps.
 #[test]
 fn the_utilisation_is_that_of_the_throughput_before_it() {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);

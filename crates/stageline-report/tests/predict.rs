@@ -20,11 +20,11 @@ fn a_link_costs_its_latency_and_transfer_time() {
     let (plain, linked) = (measured.clone(), measured.over(link).unwrap());
     assert_eq!((plain.slowest_link(), linked.slowest_link()), (None, Some(link)));
     let step = |measured: &Measured, workers| measured.predict(&one(workers)).unwrap().step;
-    // The boundaries carry 1, 2 and 3 MB.
+    // With four workers, 1, 2 and 3 MB are sent over the three boundaries of the run.
     assert!((step(&linked, 4) - step(&plain, 4) - 2.0 * (3.0 * 0.25 + 1.0 + 2.0 + 3.0)).abs() < 1e-9);
-    // The split point is the second boundary of the run.
+    // With two workers, the only split point is the second boundary of the run.
     assert!((step(&linked, 2) - step(&plain, 2) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
-    // The run had no boundary at the split points, so the mean is assumed.
+    // With three workers, the split points are not boundaries of the run, so the mean of its bytes is assumed.
     assert!((step(&linked, 3) - step(&plain, 3) - 2.0 * (2.0 * 0.25 + 2.0 * 2.0)).abs() < 1e-9);
     let alone = Measured::of(&log(&[1.0; 4], 1, 4, 0.0)).unwrap().over(link).unwrap();
     assert!(alone.predict(&one(1)).is_ok());
@@ -52,24 +52,24 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
         let plain = predict(&measured.clone().without_links(), workers, schedule).unwrap();
         predict(&measured, workers, schedule).unwrap().step - plain.step
     };
-    // The link carries 2 MB forward and 2 MB back.
+    // The link carries an activation of 2 MB, and a gradient of 2 MB.
     assert!((more(4, &OneFOneB) - 2.0 * (0.25 + 2.0)).abs() < 1e-9);
     // The first two workers of the run are on one host.
     assert_eq!(more(2, &OneFOneB), 0.0);
-    // In a V, workers 1 and 2 exchange tensors of both chunks: at a boundary of the run, and at one of mean size, both
-    // 2 MB.
+    // In a V, workers 1 and 2 exchange the tensors of both chunks. One boundary is a boundary of the run, with 2 MB.
+    // The other one is not, so the mean of 2 MB is assumed.
     assert!((more(4, &ZbV) - 4.0 * (0.25 + 2.0)).abs() < 1e-9);
     let chunks = Target { workers: 4, micro_batches: 4, schedule: &Interleaved { chunks: 2 }, cut: Cut::Balanced };
     let unlinked = measured.predict(&chunks).unwrap_err();
     assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 0 }), "{unlinked}");
     let unlinked = predict(&measured, 6, &OneFOneB).unwrap_err();
     assert!(matches!(unlinked, PredictError::Unlinked { from: 3, to: 4 }), "{unlinked}");
-    // A given link connects any workers.
+    // A link that the caller gives connects any two workers.
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
 /// Tests that a prediction counts the time of a transfer over a network link only once. In a log, the time of a send
-/// may include the time of the transfer. Only the time beyond that of the transfer keeps the sending worker busy.
+/// may include the transfer time. Only the rest of the send keeps the sending worker busy.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -108,7 +108,8 @@ fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     }
     varied.run.links = vec![Some(Link { latency: 0.0, bandwidth: 1e6 })];
     let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
-    // A step is 2 x (2 + 4) s of compute, 1 s of flush, 0.5 s of overhead, and 2 x 1 s on the link.
+    // A step has 2 x (2 + 4) s of compute, 1 s of flush, and 2 x 1 s on the link. Of the overhead of 0.5 s that the run
+    // has with M = 4, a quarter remains with M = 1.
     let linked = Measured::of(&varied).unwrap().predict(&target).unwrap().step;
     assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
@@ -122,7 +123,7 @@ fn crossings_give_the_bubble_of_each_link_alone() {
     log.run.links = vec![Some(link(0.5)), None, Some(link(0.25))];
     let measured = Measured::of(&log).unwrap();
     let target = Target { workers: 4, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
-    // A forward takes 3 s a stage, and the flush half of that.
+    // A forward pass of a stage takes 3 s, and the flush takes half as long.
     let bubble = |crossings: f64| 1.0 - (4.0 * 9.0 + 4.0 * 1.5) / (4.0 * (4.0 * 9.0 + 1.5 + crossings));
     let crossings = measured.crossings(&target).unwrap();
     assert_eq!(crossings.iter().map(|(crossing, _)| crossing.stage).collect::<Vec<_>>(), [0, 2]);
@@ -165,8 +166,8 @@ fn invalid_links_are_rejected() {
     assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
-/// Tests the predicted step of 1F1B and GPipe with P equal stages and M micro-batches. It takes M + P - 1 times the
-/// forward and backward of a stage, plus the flush (optimizer step).
+/// Tests the predicted step time of 1F1B and GPipe with P equal stages and M micro-batches. It is M + P - 1 times the
+/// forward and backward pass of a stage, plus the flush (optimizer step).
 #[test]
 fn equal_stages_match_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
@@ -229,8 +230,8 @@ fn peak_memory_is_the_sum_over_layers_and_live_micro_batches() {
     assert_eq!(Measured::of(&uncounted).unwrap().predict(&target).unwrap().peak_bytes, None);
 }
 
-/// Tests the predicted peak memory if most parameters are frozen, as with LoRA. A frozen parameter takes 4 bytes, and no
-/// gradient or optimizer state.
+/// Tests the predicted peak memory if most parameters are frozen, as with LoRA. A frozen parameter takes 4 bytes, and
+/// has no gradient and no optimizer state.
 #[test]
 fn frozen_parameters_take_only_their_own_memory() {
     const FROZEN: u64 = 1000;
@@ -250,7 +251,8 @@ fn frozen_parameters_take_only_their_own_memory() {
     assert!(close(peaks(4), &[4.0, 3.0, 2.0, 1.0].map(|live| held(2.0, live))), "{:?}", peaks(4));
 }
 
-/// Tests the predicted peak memory of a flush without copies for a rollback, where activations are small.
+/// Tests the predicted peak memory of a flush with and without copies for a rollback. Activations are small in this
+/// run, so the flush with copies determines the peak.
 #[test]
 fn a_flush_without_rollback_has_no_copies() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
@@ -292,8 +294,8 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests predictions with three partitions of the layers: that of the run, the balanced one, and one that the caller
-/// gives. A given partition that is invalid is an error.
+/// Tests predictions with three partitions of the layers: the logged run's, the balanced one, and one that the caller
+/// gives. An invalid partition is an error.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);
@@ -301,7 +303,7 @@ fn the_run_itself_is_predicted_with_its_own_partition() {
         let target = Target { workers: 2, micro_batches, schedule: &log.plan, cut };
         Measured::of(&log).unwrap().predict(&target)
     };
-    // The longer stage, which is the first, is never idle: 4 x (6 + 12), and its flush.
+    // The first stage is the longer one, and is never idle: a step takes 4 x (6 + 12) s, and 3 s for its flush.
     let own = predict(Cut::OfTheRun, 4).unwrap();
     assert_eq!(own.cut, [0..2, 2..4]);
     assert!((own.step - (4.0 * 18.0 + 3.0)).abs() < 1e-9, "{}", own.step);
@@ -311,7 +313,7 @@ fn the_run_itself_is_predicted_with_its_own_partition() {
     for none in [&[0..2, 1..4][..], &[0..2, 2..3], &[0..0, 0..4], &[0..1, 1..2, 2..4]] {
         assert!(matches!(given(none), Err(PredictError::Cut { layers: 4, stages: 2, .. })), "{none:?}");
     }
-    // A plan as a schedule has only its own M.
+    // A plan that is used as the schedule exists only for its own M.
     assert!(matches!(predict(Cut::OfTheRun, 8), Err(PredictError::Schedule(_))));
 }
 
@@ -330,7 +332,8 @@ fn the_main_cause_of_idle_time_is_the_one_with_the_largest_share() {
     for (other, expected, share) in [(0.0, Cause::Imbalance, 0.1), (0.3, Cause::Other, 0.3)] {
         let log = log(&[1.0; 2], 2, 4, other);
         let (step, bubble) = log.typical().unwrap();
-        // Forward and backward of 4 micro-batches and of the one that fills and drains, the flush, and the overhead.
+        // A step takes 3 s for each of 4 micro-batches, 3 s to fill and drain the pipeline, 0.5 s for the flush, and
+        // the overhead.
         assert!((step - (5.0 * 3.0 + 0.5 + other)).abs() < 1e-12 && (bubble - 0.25).abs() < 1e-12, "{step}: {bubble}");
         let (cause, found) = log.main_cause().unwrap();
         assert!(cause == expected && (found - share / step).abs() < 1e-12, "{cause:?}: {found}");
@@ -344,7 +347,7 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     let synchronised = &mut log.steps[4];
     (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
     assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
-    // On GPUs, the other steps have the times of giving work to the devices only.
+    // On GPUs, the times of steps that are not synchronised only cover giving work to the devices.
     log.run.configuration.insert("device".to_owned(), "cuda:0,cuda:1".into());
     assert!(!log.only_asks());
     log.steps[4].synchronised = false;
@@ -369,8 +372,8 @@ fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let (small, large) = (measured(100.0), measured(300.0));
     for tokens in [100.0, 150.0, 200.0, 300.0, 600.0] {
         let predicted = small.with_size(&large, tokens).unwrap().predict(&target()).unwrap();
-        // A forward and a backward of two layers take 3 x 2 x (0.5 + 0.01 x tokens), M + P - 1 of them a step; the
-        // flush was measured in runs whose mean size is 200.
+        // The forward and backward pass of two layers takes 3 x 2 x (0.5 + 0.01 x tokens) s, and a step has M + P - 1 =
+        // 9 of them. The flush is the mean of the two runs, whose mean size is 200 tokens.
         let step = 9.0 * 6.0 * (0.5 + 0.01 * tokens) + 0.5 * 2.0 * (0.5 + 0.01 * 200.0);
         assert!((predicted.step / step - 1.0).abs() < 1e-9, "{tokens}: {} for {step}", predicted.step);
         assert!((predicted.tokens_per_s / (8.0 * tokens / predicted.step) - 1.0).abs() < 1e-9);
@@ -395,21 +398,21 @@ fn no_time_falls_beyond_the_sizes_of_the_two_runs() {
         let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
         one.with_size(other, tokens).unwrap().predict(&target).unwrap().step
     };
-    // The flush takes half of the mean forward of the slower stage.
+    // The flush takes half as long as the forward pass of the slower stage, whose mean over both runs is 2 s.
     for (tokens, forwards) in [(100.0, 1.0 + 1.1), (150.0, 2.0 + 1.05), (200.0, 3.0 + 1.0), (400.0, 7.0 + 1.0)] {
         for found in [step(&small, &large, tokens), step(&large, &small, tokens)] {
             assert!((found - (3.0 * forwards + 0.5 * 2.0)).abs() < 1e-9, "{tokens}: {found}");
         }
     }
-    // Micro-batches of twice the size that take no longer say nothing about larger ones.
+    // If micro-batches of twice the size take no longer, the times of larger ones cannot be predicted.
     for faster in [1.0, 0.5] {
         let error = small.with_size(&measured([faster, 1.1], 200.0), 400.0).unwrap_err();
         assert!(matches!(error, PredictError::NotSlower { .. }), "{error}");
     }
 }
 
-/// Tests the prediction from a run that was faster than its simulation: its workers were faster as well, so a bubble is
-/// never below 0.
+/// Tests the prediction from a run that was faster than its simulation. Its workers count as faster as well, so that
+/// the bubble is never below 0.
 #[test]
 fn the_bubble_of_a_run_that_was_faster_than_its_simulation_is_not_negative() {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
@@ -425,7 +428,7 @@ fn the_bubble_of_a_run_that_was_faster_than_its_simulation_is_not_negative() {
     }
 }
 
-/// Tests a comparison of several numbers of micro-batches if the run's channels are too small for some of them.
+/// Tests that numbers of micro-batches for which the run's channels are too small are left out of a comparison.
 #[test]
 fn numbers_of_micro_batches_that_would_deadlock_are_left_out() {
     let schedule = LoopedBreadthFirst { chunks: 2 };
@@ -442,7 +445,8 @@ fn numbers_of_micro_batches_that_would_deadlock_are_left_out() {
     assert!(measured.predict(&target(8)).is_ok());
     assert!(matches!(measured.predict(&target(16)), Err(PredictError::Check(CheckError::Deadlock { .. }))));
     assert!(measured.least_micro_batches(&target(8), 0.0, 20).unwrap().is_none());
-    // A capacity of M holds a whole step. Only if it was set, channels are not larger for a larger M.
+    // A channel capacity of M holds all micro-batches of a step. With a larger M, predictions assume a larger capacity,
+    // unless the capacity was set.
     log.run.channel_capacity = 8;
     let predicted = |log: &RunLog| Measured::of(log).unwrap().predict(&target(32)).map(drop);
     assert!(predicted(&log).is_ok());

@@ -1,4 +1,5 @@
-//! Tests the figures of runs that were resumed with another plan, from synthetic logs with two descriptions of the run.
+//! Tests the costs, medians and charts of runs that were resumed with another plan. Their synthetic logs have two
+//! descriptions of the run.
 
 mod events;
 mod synthetic;
@@ -9,19 +10,21 @@ use stageline_report::{Measured, PredictError, RunLog, run_page};
 use events::event;
 use synthetic::{log, text};
 
-/// The first part of a resumed run has 4 stages of one layer each, and makes the steps 0 to 4.
+/// Returns the log of the first part of a resumed run, with 4 stages of one layer each, and the steps 0 to 4.
 fn before() -> RunLog {
     log(&[1.0; 4], 4, 4, 0.3)
 }
 
-/// The second part has 2 stages of longer layers and 8 micro-batches. It resumes at step 3.
+/// Returns the log of the second part of a resumed run, with 2 stages of longer layers and 8 micro-batches. It resumes
+/// at step 3.
 fn after() -> RunLog {
     let mut log = log(&[2.0; 4], 2, 8, 0.0);
     log.steps.iter_mut().for_each(|step| step.step += 3);
     log
 }
 
-/// Returns the log of a run that was resumed. The second part has the first `count` steps of [`after`].
+/// Returns the log of a resumed run: the log `before`, then the description and the first `count` steps of the log
+/// `after`.
 fn resumed(before: RunLog, after: &RunLog, count: usize) -> RunLog {
     let second = text(&after.run, after.steps[..count].iter().cloned());
     RunLog::read((text(&before.run, before.steps) + &second).as_bytes()).unwrap()
@@ -34,7 +37,7 @@ fn costs_and_medians_are_those_of_the_last_plan() {
     assert_eq!(log.steps.iter().map(|step| step.step).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
     assert_eq!(Measured::of(&log).unwrap(), Measured::of(&after).unwrap());
     assert_eq!((log.typical(), log.main_cause()), (after.typical(), after.main_cause()));
-    // The first two steps after the start are cold, and none is left out if there are no more.
+    // The first two steps after the resume are left out as warm-up steps, unless there are no others.
     assert_eq!(log.warm_steps().map(|step| step.step).collect::<Vec<_>>(), [5, 6, 7]);
     let short = resumed(before(), &after, 2);
     assert_eq!(short.warm_steps().map(|step| step.step).collect::<Vec<_>>(), [3, 4]);
@@ -48,7 +51,8 @@ fn validations_are_those_of_the_last_start() {
         |after_steps: usize, loss: f64| format!("{{\"after_steps\":{after_steps},\"validation_loss\":{loss:.1}}}\n");
     let (before, after) = (before(), after());
     let mut lines: Vec<_> = text(&before.run, before.steps).lines().map(|line| format!("{line}\n")).collect();
-    // The first start validates after 2 and 4 steps, and the second, which begins with step 3, after 4 and 5.
+    // The first part of the run validates after 2 and 4 steps. The second part, which begins with step 3, validates
+    // after 4 and 5.
     lines.insert(3, validation(2, 1.0));
     lines.insert(6, validation(4, 2.0));
     lines.extend(text(&after.run, after.steps[..1].iter().cloned()).lines().map(|line| format!("{line}\n")));
@@ -99,6 +103,6 @@ fn losses_and_noise_are_those_of_all_steps() {
         step.loss = Some(loss);
     }
     let log = resumed(before, &after, 5);
-    // Neither part alone has the 4 estimates or the 8 losses that are needed.
+    // Neither part of the run alone has the 4 noise estimates or the 8 losses that are needed.
     assert!(log.noise_scales().is_ok() && log.rising_loss().is_some());
 }

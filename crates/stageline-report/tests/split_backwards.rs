@@ -1,4 +1,4 @@
-//! Tests predictions of schedules that split backwards, from synthetic runs.
+//! Tests predictions of schedules that split backward passes, from synthetic runs.
 
 mod events;
 mod synthetic;
@@ -9,8 +9,8 @@ use stageline_schedule::{Costs, OneFOneB, Placement, Plan, Schedule, StageCost, 
 use events::event;
 use synthetic::log;
 
-/// Makes the log of a run of two stages under ZB-H1, a schedule that splits backwards. A forward takes 2 s and a
-/// backward 4 s. The share `share` of the backward is the input gradient.
+/// Makes the log of a run of two stages under ZB-H1, a schedule that splits backward passes. A forward pass takes 2 s
+/// and a backward pass 4 s. The fraction `share` of the backward pass is the input gradient.
 fn split(share: f64) -> RunLog {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
     let plan: Plan = ZbH1.plan(2, 4).unwrap();

@@ -9,7 +9,8 @@ use synthetic::{log, simulated, text};
 
 const PLAN: &str = "0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,2B0,2F1,2B1\n";
 
-/// Makes the log of a run of three stages of two layers each, of which the first worker has two.
+/// Makes the log of a run with three stages of two layers each. The first worker runs two of the stages, and the second
+/// worker one.
 fn unequal() -> RunLog {
     let mut log = log(&[1.0; 6], 3, 2, 0.0);
     PLAN.clone_into(&mut log.run.plan);
@@ -38,7 +39,7 @@ fn a_plan_of_unequal_workers_predicts_itself_with_its_own_cut() {
     assert_eq!((own.cut.as_slice(), own.peak_live.as_slice()), (&[0..2, 2..4, 4..6][..], &[4, 1][..]));
     assert!((own.step / log.steps[0].step_seconds - 1.0).abs() < 1e-12, "{own:?}");
     assert!((Measured::of(&log).unwrap().variation() - 1.0).abs() < 1e-12);
-    // A schedule has the layers in as many stages as it has workers.
+    // 1F1B has one stage per worker, so the layers are partitioned into two stages.
     assert_eq!(predict(&log, 2, 2, &OneFOneB).unwrap().cut, [0..3, 3..6]);
 }
 
@@ -51,7 +52,7 @@ fn other_numbers_for_a_plan_of_unequal_workers_are_errors() {
     }
     let error = predict(&log, 2, 4, &log.plan).unwrap_err();
     assert!(matches!(error, PredictError::Schedule(ScheduleError::Shape { .. })), "{error}");
-    // Three workers with a stage each would have as many stages as the plan.
+    // Three workers with one stage each have as many stages as the plan, but the plan is for two workers.
     let error = predict(&log, 3, 2, &log.plan).unwrap_err();
     assert!(matches!(error, PredictError::Workers { own: 2, workers: 3 }), "{error}");
 }

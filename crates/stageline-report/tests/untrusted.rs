@@ -1,4 +1,5 @@
-//! Tests that logs with an invalid plan or number are refused when they are read, with the line and the value.
+//! Tests that a log with an invalid plan or number is rejected when it is read, with an error that names the line and
+//! the value.
 
 mod events;
 mod synthetic;
@@ -9,14 +10,14 @@ use stageline_report::{LogError, RunLog, run_page};
 use events::event;
 use synthetic::{log, text};
 
-/// Reads the log of a run of two stages after a change of its plan.
+/// Reads the log of a run of two stages, in which `plan` replaces the plan of the run.
 fn with_plan(plan: &str) -> Result<RunLog, LogError> {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);
     plan.clone_into(&mut log.run.plan);
     RunLog::read(text(&log.run, log.steps).as_bytes())
 }
 
-/// Reads the log of a run of two stages after a change of its third step, which is on line 4.
+/// Reads the log of a run of two stages, after `change` has changed its third step, which is on line 4.
 fn with_step(change: impl FnOnce(&mut Step)) -> Result<RunLog, LogError> {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);
     change(&mut log.steps[2]);
@@ -48,8 +49,8 @@ fn too_many_replicas_are_refused_with_their_number() {
     }
 }
 
-/// Tests that the time to place workers on devices does not grow with their number, which a program may set to any
-/// value.
+/// Tests that the time to place workers on devices does not grow with their number, because a program may set any
+/// number of replicas in a log.
 #[test]
 fn so_many_workers_are_placed_on_devices_at_once() {
     let mut log = log(&[1.0; 2], 2, 2, 0.0);
@@ -83,7 +84,7 @@ fn plans_that_cannot_run_are_refused() {
         let error = with_plan(plan).unwrap_err();
         assert!(matches!(error, LogError::InvalidPlan(_)) && error.to_string().contains(reason), "{plan}: {error}");
     }
-    // The plan of every description counts, also of an earlier one.
+    // Every description of the run must have a valid plan, even if a later description replaces it.
     let (log, mut earlier) = (log(&[1.0; 2], 2, 2, 0.0), log(&[1.0; 2], 2, 2, 0.0).run);
     earlier.plan = String::new();
     let both = text(&earlier, []) + &text(&log.run, log.steps.clone());
@@ -92,7 +93,7 @@ fn plans_that_cannot_run_are_refused() {
     assert!(matches!(RunLog::read(backwards.as_bytes()), Err(LogError::NoRun)));
 }
 
-/// Sets one number of a step.
+/// A function that sets one number of a step.
 type Change = fn(&mut Step, f64);
 
 #[test]
@@ -120,7 +121,8 @@ fn numbers_that_are_negative_or_too_large_are_refused_with_their_line() {
     log.run.layers[1].weight = -2.0;
     let error = RunLog::read(text(&log.run, []).as_bytes()).unwrap_err();
     assert!(matches!(error, LogError::Number { line: 1, field: "weight", value: -2.0 }), "{error}");
-    // Idle time for no known cause is a difference, and a forward may free more memory than it keeps.
+    // Two numbers may be negative. Idle time of the cause `other` is a difference, and a forward pass may free more
+    // memory than it retains.
     with_step(|step| (step.workers[0].other, step.stages[0].activation_bytes) = (-0.5, Some(-8.0))).unwrap();
 }
 

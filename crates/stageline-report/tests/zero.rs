@@ -1,4 +1,4 @@
-//! Tests that logs with times and sizes of 0, from which no figure follows, are refused.
+//! Tests that logs with times and sizes of 0 are rejected, because predictions need values above 0.
 
 mod synthetic;
 
@@ -7,7 +7,7 @@ use stageline_schedule::OneFOneB;
 
 use synthetic::log;
 
-/// A change of a log that sets one of its values to 0.
+/// A function that sets one of a log's values to 0.
 type Change = fn(&mut RunLog);
 
 #[test]
@@ -30,8 +30,8 @@ fn times_and_sizes_of_0_are_refused_by_name() {
     }
 }
 
-/// Tests logs of models whose layers report no FLOPs, in all stages or in one: the time of such a stage is divided among
-/// its layers by their parameters.
+/// Tests logs of models whose layers report no FLOPs, in all stages or in one. The time of such a stage is divided
+/// among its layers in proportion to their numbers of parameters.
 #[test]
 fn layers_without_weights_share_the_time_of_their_stage_by_parameters() {
     let mut by_weights = log(&[1.0, 3.0, 2.0, 2.0, 3.0, 1.0, 1.0, 3.0], 2, 4, 0.0);

@@ -1,4 +1,4 @@
-//! Makes questions about the logs of synthetic runs for the tests of advice, and answers them.
+//! Makes questions about the logs of synthetic runs, and answers them, for the tests of [`Measured::advise`].
 
 use stageline_report::record::{Noise, SignalAndNoise};
 use stageline_report::{Advice, Cut, Measured, NoiseScales, Question, RunLog, Target};
@@ -19,9 +19,9 @@ pub fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Makes a question about a logged run: which settings let a training reach its loss in the least time. Trainings are
-/// compared with a plan of 1F1B for the run's numbers of workers and micro-batches. The recommended training may have
-/// at most `most_workers` workers.
+/// Makes a question about a logged run: which settings reach its final loss in the least time. Training runs are
+/// compared with a plan of 1F1B for the run's numbers of workers and micro-batches. The recommended training run may
+/// have at most `most_workers` workers.
 pub fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };

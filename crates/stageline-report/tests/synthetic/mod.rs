@@ -22,9 +22,9 @@ pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
     simulate(&check(plan.clone(), plan.micro_batches()).unwrap(), &costs).step()
 }
 
-/// Makes the log of a synthetic run under 1F1B. `layers` has the time of each layer's forward, in seconds. A backward
-/// takes twice as long, and the flush half as long. `other` is the overhead of a step, in seconds. For each
-/// micro-batch, stage i sends i + 1 MB to the next stage.
+/// Makes the log of a synthetic run under 1F1B. `layers` has the time of each layer's forward pass, in seconds. A
+/// backward pass takes twice as long, and the flush half as long. `other` is the overhead of a step, in seconds. For
+/// each micro-batch, stage i sends i + 1 MB to the next stage.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();
