@@ -122,8 +122,8 @@ mod tests {
     use crate::file_change::Stamp;
     use crate::file_range::CHUNK;
 
-    /// Writes each element of `pieces`, of which there must be one or more, to a file of its own in a new temporary
-    /// folder. Returns the folder, and the files as one text.
+    /// Writes each element of `pieces` (at least one) to a file of its own in a new temporary folder. Returns the
+    /// folder, and the files joined to one text.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

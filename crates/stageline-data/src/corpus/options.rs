@@ -7,7 +7,7 @@ use crate::error::CorpusError;
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorpusOptions {
     /// The extensions of the files to read in a folder, such as `rs`. `None`, the default, reads every regular file. A
-    /// corpus that is a single file is read whatever its extension.
+    /// corpus that is a single file may have any extension.
     pub extensions: Option<Vec<String>>,
     /// The maximum size in bytes of the training and validation texts together; at least 1. The last file is truncated
     /// to meet this limit. Opening the corpus reads all of these bytes once. The default is 32 MiB.

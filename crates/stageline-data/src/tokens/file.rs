@@ -262,7 +262,7 @@ fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
              prompts"
         )
     })?;
-    // The file's length is that of the layout, so all parts are within the file and their offsets fit in `usize`.
+    // The file is as long as its layout says, so all parts are within the file and their offsets fit in `usize`.
     let (numbers, expected) = file[layout.ends as usize..].split_at((layout.checksum - layout.ends) as usize);
     if checksum(&file[..HEADER], numbers) != expected {
         return Err("its checksum does not match".into());
