@@ -73,8 +73,8 @@ fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     assert!((scales.steps(1e9) - 23.0 * worth(2000.0, 1e9) - 7.0).abs() < 0.2, "{}", scales.steps(1e9));
 }
 
-/// Tests that a step whose gradient is 7 times larger than that of its neighbours does not outweigh them. In the spike
-/// all micro-batches agree, so its noise scale is small.
+/// Tests that a step whose gradient norm is 7 times larger than in neighbouring steps does not outweigh them. All
+/// micro-batches agree in this spike, so its noise scale is small.
 #[test]
 fn a_spike_of_the_gradient_does_not_outweigh_its_neighbours() {
     let spiked: Vec<_> = (0..40).map(|step| Some(if step == 30 { (1e3, 1e4) } else { (1.0, 2e3) })).collect();

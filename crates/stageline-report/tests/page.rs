@@ -250,8 +250,8 @@ fn the_timeline_is_as_long_as_its_last_event() {
     assert!(run_page(&log).contains(">8000 ms</text></svg>"));
 }
 
-/// Tests that the caption of the timeline names the colour of each kind of bar. The colour numbers are those of the
-/// page's style, from 0: blue, orange, green and pink.
+/// Tests that the caption of the timeline names the colour of each kind of bar. The page's style numbers these colours
+/// from 0: blue, orange, green and pink.
 #[test]
 fn the_caption_of_the_timeline_names_every_colour() {
     let mut log = log(&[1.0], 1, 1, 0.0);

@@ -1,4 +1,4 @@
-//! The plan whose performance is predicted ([`Target`]), and how the model's layers are partitioned into its stages
+//! The plan whose performance is predicted ([`Target`]), and the way to partition the model's layers into its stages
 //! ([`Cut`]).
 
 use std::ops::Range;
@@ -15,12 +15,12 @@ pub struct Target<'a> {
     pub micro_batches: usize,
     /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
-    /// How the model's layers are partitioned into the predicted plan's stages.
+    /// The way to partition the model's layers into the predicted plan's stages.
     pub cut: Cut,
 }
 
-/// How the model's layers are partitioned into a predicted plan's stages: as in the logged run, by the layers' measured
-/// times, or as the caller says.
+/// The way to partition the model's layers into a predicted plan's stages: as in the logged run, by the layers'
+/// measured times, or as the caller says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Partition the model's layers as in the logged run, if the predicted plan has as many stages as the run.
