@@ -46,7 +46,7 @@ struct Case {
     #[serde(default)]
     ids: Vec<u32>,
     /// For each token of the conversation, 1 if it is a target in the loss, and 0 otherwise; `None` if the template
-    /// does not mark the answers.
+    /// marks no answers, or rejects the conversation.
     trained: Option<Vec<u8>>,
 }
 
