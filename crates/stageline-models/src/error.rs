@@ -69,8 +69,8 @@ pub enum ModelError {
         /// The number of tensors, in addition to the tensor `name`, that the model's configuration does not describe.
         more: usize,
     },
-    /// The tensor of a parameter has a dtype other than F32, F16 and BF16, from which parameters cannot be read.
-    /// Convert the weights to one of these dtypes.
+    /// A parameter's tensor has an unsupported dtype. Parameters are read from F32, F16 and BF16 only, so convert the
+    /// weights to one of these dtypes.
     #[error(
         "{}: the tensor `{}` has the type {}; parameters are read from F32, F16 and BF16",
         shown(path),
@@ -86,7 +86,8 @@ pub enum ModelError {
         dtype: String,
     },
     /// The PyTorch weights contain no tensor for a parameter of the model, or one with a different shape. Map the
-    /// tensor's name with `rename`, or initialise the parameter with `draw`.
+    /// tensor's name with [`TorchFormat::rename`](crate::TorchFormat::rename), or initialise the parameter with
+    /// [`TorchWeights::draw`](crate::TorchWeights::draw).
     #[error("the parameter `{}`: {cause}; {}", Printable::new(parameter).at_most(MOST_PATH), ways_out(cause))]
     NotStored {
         /// The path, in the model, of the parameter without a suitable tensor, such as `blocks.3.linear.weight`.
@@ -95,7 +96,9 @@ pub enum ModelError {
         cause: Box<FolderError>,
     },
     /// The PyTorch weights contain tensors that do not correspond to any parameter of the model. Map their names with
-    /// `rename`, or exclude them with `keep` or `leave_out`.
+    /// [`TorchFormat::rename`](crate::TorchFormat::rename), or select them with
+    /// [`TorchWeights::keep`](crate::TorchWeights::keep) or
+    /// [`TorchWeights::leave_out`](crate::TorchWeights::leave_out).
     #[error(
         "{}: the tensor `{}` (and {more} more) is no parameter of the model; give the names of parameters with `rename`, \
          or select such tensors with `keep` or `leave_out`",
@@ -111,7 +114,7 @@ pub enum ModelError {
         more: usize,
     },
     /// A parameter needs a tensor that [`TorchWeights::leave_out`](crate::TorchWeights::leave_out) excludes. To
-    /// initialise the parameter instead of loading it, select it with `draw`.
+    /// initialise the parameter instead, select it with [`TorchWeights::draw`](crate::TorchWeights::draw).
     #[error(
         "the tensor `{}` is left out, but it is the parameter `{}`; select it with `draw` if it shall have new values",
         Printable::new(name).at_most(MOST_PATH),
@@ -123,8 +126,8 @@ pub enum ModelError {
         /// The name of the excluded tensor.
         name: String,
     },
-    /// A parameter of the model is quantised, so it cannot be read from PyTorch weights or written as such. Quantise
-    /// only after the weights are loaded, and dequantise before an export.
+    /// A parameter of the model is quantised, but PyTorch weights are not. Quantise only after the weights are loaded,
+    /// with [`Row::mapped`](stageline::Row::mapped), and dequantise before an export.
     #[error(
         "the parameter `{}` is quantised, which weights of PyTorch are not; quantise after the weights are loaded, with \
          `Row::mapped`, and dequantise before an export",
@@ -135,7 +138,8 @@ pub enum ModelError {
         parameter: String,
     },
     /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give a tied parameter, which the model uses in two
-    /// places, two different tensor names. Map both to one name with `rename`.
+    /// places, two different tensor names. Map both to one name with
+    /// [`TorchFormat::rename`](crate::TorchFormat::rename).
     #[error(
         "`{}` and `{}` are one tied parameter, but have the names `{}` and `{}` in PyTorch; give both one name with \
          `rename`, and select a second copy in the folder with `leave_out`",
@@ -151,7 +155,7 @@ pub enum ModelError {
         names: [String; 2],
     },
     /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give two parameters the same PyTorch tensor name. Correct
-    /// the names given to `rename`.
+    /// the arguments of [`TorchFormat::rename`](crate::TorchFormat::rename).
     #[error(
         "the parameters `{}` and `{}` both have the name `{}` in PyTorch; correct the names of `rename`",
         Printable::new(&parameters[0]).at_most(MOST_PATH),
@@ -193,8 +197,9 @@ pub enum ModelError {
         /// The path of the adapters' weights file, which contains no tensor.
         path: PathBuf,
     },
-    /// The folder of LoRA adapters contains a tensor that does not belong to any linear layer of the model's blocks. The
-    /// adapters may be those of another model, or of its head or embeddings, which PEFT can merge into the weights.
+    /// The folder of LoRA adapters contains a tensor that belongs to no linear layer of the model's blocks. The
+    /// adapters may be those of another model, or of the model's head or embeddings. PEFT can merge the latter into the
+    /// weights.
     #[error(
         "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; give adapters of this model, and \
          merge those of the head and of embeddings with PEFT (`merge_and_unload`)",

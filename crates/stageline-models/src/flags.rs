@@ -71,8 +71,8 @@ pub enum ModelFlagError {
     /// model.
     #[error("give --model DIR for a model of the hub, or --init CONFIG.json for a new one")]
     NoModel,
-    /// Both `--model` and `--init` were given; remove one. It may come from the checkpoint of `--resume`, because a
-    /// resumed run keeps its model, or from the settings file of `--config`.
+    /// Both `--model` and `--init` were given; remove one. One of the two may come from the checkpoint of `--resume`,
+    /// because a resumed run keeps its model, or from the settings file of `--config`.
     #[error(
         "--model and --init exclude each other, and one of them may come from the checkpoint of --resume or the file of --config; a \
          training that resumes keeps the model with which it began"
@@ -87,7 +87,7 @@ pub enum ModelFlagError {
     #[error("{0} is for new adapters: give --lora RANK, too")]
     WithoutLora(&'static str),
     /// A flag for new LoRA adapters, such as `--lora-alpha`, was given together with `--adapter`, whose folder decides
-    /// rank, alpha and layers of its adapters. The value is the flag's name; remove the flag.
+    /// the adapters' rank, alpha and layers. The value is the flag's name; remove the flag.
     #[error("{0} is for new adapters, and the folder of --adapter decides what its adapters are: leave {0} out")]
     WithAdapter(&'static str),
     /// A flag's value is not a valid regular expression.

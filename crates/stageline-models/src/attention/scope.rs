@@ -18,7 +18,7 @@ pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
 /// Training and evaluation inputs consist of samples, perhaps of several documents. During text generation, an input
 /// continues the text, and attention also covers the stored keys and values of earlier inputs.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // a micro-batch has one of them
+#[allow(clippy::large_enum_variant)] // A micro-batch has only one scope, so the size is unimportant.
 pub enum Scope {
     /// Causal attention within a sample: a token attends to itself and all earlier tokens of its sample.
     Sample,

@@ -16,8 +16,8 @@ use crate::model::LanguageModel;
 use crate::parameters::{Position, StoredValue, StoredValues};
 
 impl LanguageModel {
-    /// Checks, before training, that the model has adapters and that they can be exported to `folder`. As a test, it
-    /// creates `folder` if necessary and a file in it, and removes what it created.
+    /// Checks, before training, that the model has adapters and that they can be exported to `folder`. As a test, this
+    /// method creates a file in `folder`, and a missing `folder` itself, and then removes what it has created.
     ///
     /// # Errors
     /// - [`ModelError::NoAdapters`] if the model has no adapters.
@@ -29,8 +29,8 @@ impl LanguageModel {
     }
 
     /// Writes a pipeline's adapters to an adapter folder of the PEFT library: `adapter_model.safetensors` and
-    /// `adapter_config.json`. `modules` are the modules of the pipeline's stages. New adapters are written in f32, and
-    /// adapters from a folder in that folder's dtypes.
+    /// `adapter_config.json`. `modules` are the modules of the pipeline's stages. New adapters are written in f32.
+    /// Adapters that were opened from a folder keep the dtypes of that folder.
     ///
     /// # Errors
     /// Returns the errors of [`check_adapter_export`](Self::check_adapter_export), and an error if a module is missing
@@ -49,7 +49,7 @@ impl LanguageModel {
     /// Returns the contents of the exported `adapter_config.json`. Adapters that were opened from a folder keep the
     /// contents of that folder's file, except for the path of the base model.
     fn adapter_config(&self, adapters: &Adapters) -> Result<Value, ModelError> {
-        // Omitted for a new model, which has no folder that PEFT could load.
+        // A new model has no folder that PEFT could load, so its adapters name no base model.
         let base = self.folder().map(|_| std::path::absolute(self.home()).unwrap_or_else(|_| self.home().into()));
         if let Some(folder) = adapters.lora.folder() {
             let mut config = folder.config()?.clone();

@@ -17,8 +17,8 @@ use crate::model::{LanguageModel, Logits, Tokens};
 use crate::parameters::{StoredValue, StoredValues, UNTIED, values_of};
 
 impl LanguageModel {
-    /// Checks, before training, that the trained model can be exported to `folder`. As a test, it creates `folder` if
-    /// necessary and a file in it, and removes what it created.
+    /// Checks, before training, that the trained model can be exported to `folder`. As a test, this method creates a
+    /// file in `folder`, and a missing `folder` itself, and then removes what it has created.
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or a new model's configuration, was opened from `folder`.
@@ -83,7 +83,8 @@ impl LanguageModel {
     /// A model that was opened from a folder keeps that folder's file names, tensor names, shapes and dtypes; its
     /// configuration and tokenizer are copied. Only obsolete buffers that the Transformers library ignores, such as
     /// GPT-2's `attn.masked_bias`, are left out. A new model is written as one f32 file. Parameters are read one at a
-    /// time, so host memory has at most one. Adapters are merged into each weight as it is read, on its stage's device.
+    /// time, so at most one is in host memory. An adapter is merged into its weight when the weight is read, on the
+    /// stage's device.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or has the wrong type, if a file cannot be written, or if the
@@ -146,13 +147,13 @@ fn of_export(mut config: Value) -> Value {
     config
 }
 
-/// Changes the fields of a new model's configuration that this crate reads and the Transformers library refuses. The new
-/// values are those with which the model was created:
+/// Changes those fields of a new model's configuration that this crate reads but the Transformers library refuses. The
+/// new values are those with which the model was created:
 ///
-/// - A `null` in place of a number or a boolean is removed, or replaced by the number. So are those of fields that do not
-///   change the model, such as `use_cache`.
+/// - A `null` in place of a number or a boolean is removed, or replaced by the number. Nulls in fields that do not
+///   change the model, such as `use_cache`, are removed.
 /// - An integer in place of a float becomes a float.
-/// - `layer_types` of a Llama is removed, because its attention ignores the field.
+/// - `layer_types` of a Llama is removed, because Llama attention ignores this field.
 fn complete(config: &mut Value) {
     const UNUSED: [&str; 6] =
         ["use_cache", "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "reorder_and_upcast_attn"];
@@ -170,7 +171,7 @@ fn complete(config: &mut Value) {
         fields.remove("layer_types");
         return;
     }
-    // The Transformers library reads a Mistral with `layer_types` as a Ministral, which needs the size of a head.
+    // The Transformers library reads a Mistral with `layer_types` as a Ministral, which needs the field `head_dim`.
     let is_ministral = kind == "mistral" && fields.contains_key("layer_types");
     for (name, number) in [("head_dim", model.head_size), ("num_key_value_heads", model.key_value_heads)] {
         if fields.get(name).map_or(is_ministral, Value::is_null) {
@@ -192,8 +193,8 @@ pub fn new_tensor(name: &str, shape: &[usize]) -> TensorLayout {
 }
 
 /// Writes a trained copy of the model folder `source` to another folder: the weights files of `layout`, and the other
-/// files of `source`. `parameter` returns the trained parameter for a tensor name; tensors without one, such as causal
-/// masks, are copied.
+/// files of `source`. `parameter` returns the trained parameter for a tensor name; tensors that are no parameters, such
+/// as causal masks, are copied.
 pub fn write_copy<'a>(
     layout: &Layout,
     source: &ModelFolder,

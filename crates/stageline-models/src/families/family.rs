@@ -57,8 +57,9 @@ impl fmt::Display for Family {
 }
 
 impl Family {
-    /// Returns the configuration as text, without what changes no output of a trained model: the initial weights, the
-    /// padding token, and the longest sequence.
+    /// Returns the configuration as text, to identify the function that a trained model computes. Settings that change
+    /// no output are omitted: the standard deviation of initial weights, and a Llama's padding token and maximum
+    /// sequence length.
     pub fn function(&self) -> String {
         match self {
             Self::Gpt2(config) => format!("{:?}", gpt2::Config { deviation: 0.0, ..config.clone() }),
@@ -190,7 +191,7 @@ pub enum Embeddings {
 /// RMS norms and rotary embeddings. Input and output are [`Activations`].
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
-#[allow(clippy::large_enum_variant)] // small beside the tensors of a block
+#[allow(clippy::large_enum_variant)] // The size is small beside the tensors of a block.
 pub enum Block {
     Gpt2(gpt2::Block),
     Llama(llama::Block),

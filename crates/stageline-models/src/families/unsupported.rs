@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Transformers library.
 pub fn check(config: &Value) -> Result<(), String> {
     let is_set = |name: &str| config.get(name).is_some_and(|value| !value.is_null());
-    // In the Transformers library, `null` makes attention bidirectional as well.
+    // In the Transformers library, attention is bidirectional if `is_causal` is false or `null`.
     if let Some(value) = config.get("is_causal").filter(|value| **value != Value::Bool(true)) {
         return Err(format!("is_causal {value}: these models have causal attention"));
     }

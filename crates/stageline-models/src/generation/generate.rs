@@ -114,9 +114,9 @@ impl LanguageModel {
     }
 
     /// Continues a prompt with a pipeline of this model. Returns an iterator over the ids of the new tokens. The
-    /// iterator ends when the pipeline has processed as many tokens as the longest sequence that the model supports
-    /// (the text then has one token more), and after an error. It does not end at an end-of-text token: the caller
-    /// compares the tokens with [`end_of_generation`](Self::end_of_generation).
+    /// iterator ends after an error, or when the pipeline has processed as many tokens as the model supports in one
+    /// sequence. The text then has one token more, which the pipeline has not processed. The iterator does not end at
+    /// an end-of-text token: the caller compares the tokens with [`end_of_generation`](Self::end_of_generation).
     ///
     /// Each step runs the pipeline on the newest token only, because every block caches the keys and values of earlier
     /// positions until the generation is dropped. Other pipelines of the model may run between two tokens.

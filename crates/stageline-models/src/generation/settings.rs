@@ -65,7 +65,7 @@ impl LanguageModel {
         }
     }
 
-    /// Returns the number of new tokens that the model folder's generation settings ask for (`max_new_tokens`); `None` if
+    /// Returns `max_new_tokens` of the model folder's generation settings: the number of tokens to generate. `None` if
     /// it is unset.
     pub fn max_new_tokens(&self) -> Option<usize> {
         self.generation_settings()["max_new_tokens"].as_u64().and_then(|tokens| usize::try_from(tokens).ok())

@@ -135,7 +135,8 @@ impl Adapters {
 
 /// Returns a new adapter's first matrix, `[inputs, rank]`, drawn uniformly from -1/√inputs to 1/√inputs, like PEFT's
 /// `kaiming_uniform_` with a = √5. Its random generator is seeded by `seed` and the layer's `name`, so that the values
-/// do not depend on other layers, and adapters do not change a new model's weights.
+/// do not depend on other layers. The generator is separate from that of a new model's weights, so adapters do not
+/// change these weights.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     let stream = fnv1a(name);
     let init = move |device: &Device, is_trained: bool| {

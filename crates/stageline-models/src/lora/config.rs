@@ -38,12 +38,12 @@ const NOT_IMPLEMENTED: [&str; 17] = [
     "velora_config",
 ];
 
-/// The beginnings of those strings in the field `init_lora_weights` with which PEFT changes the model's own weights when
-/// it loads the adapters, but from which it can convert the adapters to plain LoRA.
+/// Prefixes of `init_lora_weights` values for which PEFT changes the model's own weights when it loads the adapters.
+/// PEFT can convert such adapters to plain LoRA.
 const CONVERTIBLE: [&str; 4] = ["pissa", "corda", "olora", "lora_ga"];
 
-/// Allowed strings in the field `init_lora_weights`. With any other, PEFT changes the model's own weights when it loads
-/// the adapters, or freezes a part of them.
+/// Allowed strings in the field `init_lora_weights`. With any other string, PEFT changes the model's own weights when
+/// it loads the adapters, or freezes a part of them.
 const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
 
 impl Config {

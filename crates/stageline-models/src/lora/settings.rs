@@ -52,8 +52,8 @@ impl Lora {
     }
 
     /// Scales the product of new adapters by `alpha / √rank` (rsLoRA: Kalajdzievski, 2023,
-    /// [arXiv:2312.03732](https://arxiv.org/abs/2312.03732)), so that adapters of a larger rank do not learn more slowly.
-    /// Has no effect on adapters from a folder, whose `adapter_config.json` decides.
+    /// [arXiv:2312.03732](https://arxiv.org/abs/2312.03732)), so that adapters of larger ranks do not learn more
+    /// slowly. Has no effect on adapters from a folder, whose `adapter_config.json` decides.
     #[must_use]
     pub fn rank_stabilised(mut self) -> Self {
         if let Source::New { .. } = self.source {

@@ -55,8 +55,8 @@ pub(super) struct Inner {
     pub(super) frozen: Selection,
     /// The LoRA adapters of the model's linear layers; `None` if the parameters themselves are trained.
     pub(super) adapters: Option<Adapters>,
-    /// Precision of the stages' computation. Large frozen matrices that the model folder stores in its dtype keep this
-    /// dtype in memory.
+    /// Precision of the stages' computation. Large frozen matrices that the model folder stores in this precision keep
+    /// its dtype in memory.
     pub(super) precision: Precision,
 }
 
@@ -120,8 +120,8 @@ impl LanguageModel {
         self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision).described(self.description())
     }
 
-    /// Returns a description of what the model computes: its family, and a hash of its configuration and of the scale of
-    /// its adapters, which names and shapes of parameters do not show.
+    /// Returns a description of the function that the model computes: the model type, and a hash of the configuration
+    /// and the adapters' scale. The parameters' names and shapes do not show these.
     fn description(&self) -> String {
         let Inner { family, adapters, config, .. } = &*self.0;
         let kind = config["model_type"].as_str().unwrap_or_default();
@@ -235,8 +235,9 @@ impl LanguageModel {
 }
 
 impl Inner {
-    /// Creates the token embedding table. In a new model with a tied head, it is drawn from the model's seed, so that
-    /// the first layer and the head get the same values. The padding token's row is 0, as in the Transformers library.
+    /// Creates the token embedding table. In a new model, the padding token's row is 0, as in the Transformers library.
+    /// If the head of a new model is tied, the values depend only on the model's seed, so that the first layer and the
+    /// head get the same ones.
     fn table(&self, device: &Device) -> Embedding {
         let make = || match self.family.padding() {
             Some(padding) if self.folder.is_none() => with_zero_row(self.family.table(device), padding),

@@ -75,8 +75,8 @@ impl LanguageModel {
             Some(folder) => naming.in_folder(|name| folder.has(name)),
             None => naming,
         };
-        // As in the Transformers library, a head is untied if the folder has a separate weight for it with other values
-        // than the table, whatever the configuration says.
+        // As in the Transformers library, a head is untied if the folder has a weight for it whose values differ from
+        // the token embedding table, whatever the configuration says.
         let naming = match &folder {
             Some(folder) if has_own_head(folder, &naming) => naming.untied(),
             _ => naming,

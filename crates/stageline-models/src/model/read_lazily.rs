@@ -26,8 +26,8 @@ pub struct ReadLazily<S> {
     frozen: Selection,
     /// The LoRA adapters to add to linear layers. With adapters, all other parameters are frozen.
     adapters: Option<Adapters>,
-    /// The precision in which stages compute. Large frozen parameters that the folder stores in this dtype are kept in
-    /// it.
+    /// The precision in which stages compute. Large frozen parameters that the folder stores in this precision keep its
+    /// dtype in memory.
     precision: Precision,
 }
 
@@ -54,8 +54,8 @@ impl<S> ReadLazily<S> {
         Self { precision, ..self }
     }
 
-    /// Returns a parameter's dtype in memory: f32, unless it is large, frozen, and stored in the precision that stages
-    /// compute in, which it then keeps. Small parameters stay in f32, because every checkpoint has their values, and a
+    /// Returns a parameter's dtype in memory. It is f32, except that a large frozen parameter keeps its stored dtype if
+    /// stages compute in this precision. Small parameters stay in f32, because every checkpoint has their values, and a
     /// run may be resumed in another precision.
     fn dtype(&self, folder: &ModelFolder, name: &str, shape: &[usize], is_frozen: bool) -> DType {
         let (stored, rounded) = match self.precision {

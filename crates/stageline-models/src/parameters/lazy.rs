@@ -47,8 +47,8 @@ fn read_from<const D: usize>(
         Tensor::<D>::from_data(read.convert_dtype(dtype), (device, dtype)).set_require_grad(is_trained)
     };
     let param = Param::uninitialized(id, init, device, is_trained, shape);
-    // Values that burn later loads into this parameter are cast to the same dtype. The mapper also reveals the dtype
-    // before the parameter is read.
+    // The load mapper casts values that burn later loads into this parameter to the same dtype. It also reveals the
+    // dtype before the parameter is read.
     if dtype == DType::F32 { param } else { param.load_mapper(move |value| value.cast(dtype)) }
 }
 

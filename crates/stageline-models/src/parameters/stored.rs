@@ -37,8 +37,8 @@ pub struct StoredParameter {
     pub is_linear: bool,
     /// Whether the parameter is quantised on its device, as the frozen weights of QLoRA are.
     pub quantised: bool,
-    /// Whether an adapter, such as LoRA's, is attached to the parameter. An export merges it into the parameter, whose
-    /// exported values are not quantised.
+    /// Whether an adapter, such as LoRA's, is attached to the parameter. An export merges the adapter, and the exported
+    /// values are then not quantised.
     adapted: bool,
 }
 
@@ -123,7 +123,7 @@ where
 /// A model's parameter values, by the names of their tensors on the Hugging Face hub.
 pub type StoredValues = HashMap<String, StoredValue>;
 
-/// A function that copies a parameter's values to host memory, merging the given adapter, if any.
+/// A function that copies a parameter's values to host memory. It first merges the given adapter, if any.
 type Read = Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>;
 
 /// A parameter's values, and the shape of its tensor on the Hugging Face hub.

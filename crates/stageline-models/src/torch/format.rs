@@ -57,8 +57,8 @@ pub struct TorchFormat {
     renames: Vec<Rename>,
 }
 
-/// The type names of burn's norm modules, as burn passes them to a visitor. PyTorch calls their parameters `gamma` and
-/// `beta` `weight` and `bias`.
+/// The type names of burn's norm modules, as burn passes them to a visitor. PyTorch's names for their parameters
+/// `gamma` and `beta` are `weight` and `bias`.
 const NORMS: [&str; 5] =
     ["Struct:LayerNorm", "Struct:RmsNorm", "Struct:GroupNorm", "Struct:BatchNorm", "Struct:InstanceNorm"];
 
@@ -90,8 +90,8 @@ impl TorchFormat {
         self
     }
 
-    /// Checks, before training, that a model that was not loaded from PyTorch can be exported to `folder`. To test
-    /// this, it creates a file in `folder`, and `folder` itself if necessary, and removes them again.
+    /// Checks, before training, that a model that was not loaded from PyTorch can be exported to `folder`. As a test,
+    /// this method creates a file in `folder`, and a missing `folder` itself, and then removes what it has created.
     ///
     /// # Errors
     /// Returns the errors of [`export`](Self::export).

@@ -112,7 +112,7 @@ impl TorchWeights {
         L: LossStage<Input = F::Output>,
     {
         let parameters = parameters_of(&row, &self.names);
-        // Loading would replace a quantised weight by its f32 values, even if it has an adapter.
+        // Loading would replace a quantised weight by f32 values, even if an adapter is attached to the weight.
         if let Some(quantised) = parameters.iter().find(|parameter| parameter.quantised) {
             return Err(ModelError::Quantised { parameter: quantised.path.clone() });
         }
@@ -122,8 +122,8 @@ impl TorchWeights {
         Ok(row.mapped(move || ReadLazily::new(names.clone(), folder.clone(), Arc::clone(&drawn), no_tensors())))
     }
 
-    /// Checks, before training, that the trained model can be exported to `folder`. To test this, it creates a file in
-    /// `folder`, and `folder` itself if necessary, and removes them again.
+    /// Checks, before training, that the trained model can be exported to `folder`. As a test, this method creates a
+    /// file in `folder`, and a missing `folder` itself, and then removes what it has created.
     ///
     /// # Errors
     /// - The errors of [`load`](Self::load) if the parameters of `row` do not match the folder's tensors.
@@ -168,8 +168,8 @@ impl TorchWeights {
         write_copy(&layout, &self.names.folder, |name| values.get(name), folder.as_ref())
     }
 
-    /// Checks that the parameters and the folder's tensors correspond one to one, except for those that are drawn, kept
-    /// or left out.
+    /// Checks that the parameters and the folder's tensors correspond one to one, except for drawn parameters and for
+    /// tensors that are kept or left out.
     fn check(&self, parameters: &[StoredParameter]) -> Result<(), ModelError> {
         check(parameters)?;
         for parameter in parameters.iter().filter(|parameter| !(self.drawn)(&parameter.name)) {
@@ -193,8 +193,8 @@ impl TorchWeights {
     }
 
     /// Returns the layout (files, tensor names, dtypes and shapes) of an export. It is the folder's layout without the
-    /// tensors that are left out, but with those of drawn parameters. `parameters` has the name and the shape of each
-    /// parameter's tensor.
+    /// tensors that are left out. A drawn parameter gets an F32 tensor if the folder has no tensor for it, or one of
+    /// another shape or an unsupported dtype. `parameters` has the name and the shape of each parameter's tensor.
     fn layout<'a>(&self, parameters: impl Iterator<Item = (&'a str, &'a [usize])>) -> Result<Layout, ModelError> {
         let parameters: HashMap<_, _> = parameters.collect();
         let is_left_out = |name: &str| (self.left_out)(name) && !parameters.contains_key(name);

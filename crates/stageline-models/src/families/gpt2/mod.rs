@@ -2,7 +2,7 @@
 //!
 //! Input: the JSON of a `config.json`, the token embedding table and the KV cache. Output: the validated configuration,
 //! the layers with newly initialised parameters, and the names of tensors. This folder must not read tensors or other
-//! files: `parameters` replaces the initial parameters by the tensors of a model folder. It must not know pipelines or
+//! files: `model` replaces the initial parameters by the tensors of a model folder. It must not know pipelines or
 //! tokenizers.
 //!
 //! - `config`: the fields of `config.json`, validated (`Config`).

@@ -86,8 +86,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Whether a `null` for the field `name` of a `config.json` stands for the default value. The field has no meaning
-/// without a value.
+/// Whether a `null` for the field `name` of a `config.json` counts as a missing field, which has the default value. In
+/// other fields, `null` replaces the default value.
 pub fn null_is_default(name: &str) -> bool {
     const FIELDS: [&str; 5] =
         ["tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window", "max_window_layers"];
@@ -95,7 +95,7 @@ pub fn null_is_default(name: &str) -> bool {
 }
 
 /// Overwrites fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with` does
-/// not overwrite a field that needs a value ([`null_is_default`]).
+/// not overwrite a field for which `null` means the default ([`null_is_default`]).
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {

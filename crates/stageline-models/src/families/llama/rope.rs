@@ -146,7 +146,7 @@ fn plain(theta: f32, pair: usize, size: usize) -> f32 {
 ///
 /// - A frequency with fewer than `low` periods in the original context length is divided by `factor`.
 /// - A frequency with more than `high` periods is unchanged.
-/// - Between the two, the result is interpolated between both.
+/// - Between these two limits, the result is interpolated between the divided and the unchanged frequency.
 fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> f32 {
     let [longest, shortest] = [low, high].map(|periods| (original / periods) as f32);
     let wavelength = frequency.recip() * TAU;
