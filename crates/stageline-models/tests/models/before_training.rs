@@ -1,5 +1,5 @@
-//! Tests that an export or a file of results that cannot be written is an error before the training, and that messages
-//! about hostile configurations are safe to print.
+//! Tests the checks before training: an export or an output file that could not be written is an error. Also tests that
+//! messages about hostile configurations are safe to print.
 
 use std::fs;
 use std::path::Path;
@@ -117,7 +117,7 @@ fn messages_about_hostile_configurations_are_short_and_printable() {
     }
 }
 
-/// Tests that a missing field for dropout has the default value of the Transformers library.
+/// Tests that a missing dropout field has the Transformers library's default: 0.1 for GPT-2, and 0 for Llama.
 #[test]
 fn a_gpt2_asks_for_dropout_unless_its_configuration_says_otherwise() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use stageline_models::{LanguageModel, Samples, Tokens};
 
 use crate::toy::{VOCABULARY, configurations, new, pipeline};
 
-/// The numbers of tokens of the two documents of every sample.
+/// The length, in tokens, of the first and the second document of every sample.
 const LENGTHS: [usize; 2] = [5, 7];
 const SAMPLES: usize = 6;
 
@@ -24,8 +24,8 @@ fn document(sample: usize, number: usize) -> Vec<i64> {
     (0..LENGTHS[number]).map(|at| ((at * at + 5 * at + 11 * sample + 17 * number) % VOCABULARY) as i64).collect()
 }
 
-/// Returns the input and the targets of one document of each of the given samples. Each document is a sample of its
-/// own. `number` is 0 for the first document of the samples, and 1 for the second.
+/// Returns the input and the targets of a batch in which one document of each given sample is a sample of its own.
+/// `number` is 0 for the first document of the samples, and 1 for the second.
 fn alone(number: usize, samples: Range<usize>) -> (Samples, Tokens) {
     let documents: Vec<_> = samples.map(|sample| document(sample, number)).collect();
     let part =
@@ -33,8 +33,8 @@ fn alone(number: usize, samples: Range<usize>) -> (Samples, Tokens) {
     ((part(0..LENGTHS[number] - 1), None), part(1..LENGTHS[number]))
 }
 
-/// Returns a batch of samples with two documents each. `separate` says whether the batch has the starts of the
-/// documents. The first token of the second document is masked as a target.
+/// Returns a batch of samples with two documents each. If `separate` is false, the batch has no document starts, so
+/// that tokens attend across documents. The first token of the second document is masked as a target.
 fn packed(separate: bool) -> Batch<Samples, Tokens> {
     let [first, second] = LENGTHS;
     let samples: Vec<_> = (0..SAMPLES).map(|sample| [document(sample, 0), document(sample, 1)].concat()).collect();
@@ -62,7 +62,7 @@ fn step(model: &LanguageModel, cut: &str, recompute: Recompute, batch: Batch<Sam
 fn the_loss_of_two_documents_is_the_mean_of_their_losses_by_their_targets() {
     let folder = tempfile::tempdir().unwrap();
     for mut config in configurations() {
-        // With weights as large as these, a document changes the predictions for another document that sees it.
+        // With initial weights as large as these, the loss changes visibly if tokens attend to the other document.
         config["initializer_range"] = json!(0.3);
         let model = new(folder.path(), &config);
         for cut in ["0", "0,4"] {

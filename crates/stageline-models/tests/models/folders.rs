@@ -1,5 +1,5 @@
-//! Tests that models are written to folders and read again bit for bit, and that folders that are not of a known model
-//! are rejected.
+//! Tests that models are written to folders and read again bit for bit, and that folders of unknown or inconsistent
+//! models are rejected.
 
 use std::path::Path;
 
@@ -9,17 +9,16 @@ use stageline_models::LanguageModel;
 
 use crate::toy::{VOCABULARY, batch, configurations, logits, new, plain, tokens};
 
-/// Writes a changed copy of the model folder `from` to the folder `to`. The closure `change` changes the names, types
-/// and shapes of the tensors. The fields of `config` are added to the configuration, or replace its fields.
+/// Writes a changed copy of the model folder `from` to the folder `to`. The closure `change` may change the names,
+/// dtypes and shapes of the tensors. The fields of `config` are added to the configuration, or replace its fields.
 ///
-/// New tensors, and tensors with a new size, are filled with zeros. A new copy of the table of token embeddings has the
-/// table's values.
+/// New tensors, and tensors with a new size, are filled with zeros. The tensor `lm_head.weight` has the values of the
+/// token embedding table.
 fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<TensorLayout>)) {
     let source = ModelFolder::open(from).unwrap();
     let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
     change(&mut tensors);
     let numbers = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
-        // A copy of the table has its values.
         let of = if name == "lm_head.weight" { "transformer.wte.weight" } else { name };
         let known = source.tensor(of).and_then(|tensor| tensor.to_f32()).unwrap_or_default();
         let elements = tensors.iter().find(|tensor| tensor.name == name).unwrap().shape.iter().product();
@@ -42,7 +41,7 @@ fn an_exported_model_has_the_same_bits_again() {
         model.export(pipeline.snapshot().unwrap(), &place).unwrap();
         let opened = LanguageModel::open(&place).unwrap();
         assert_eq!(logits(&mut plain(&opened)), logits(&mut pipeline), "{config}");
-        // The copy has the same bytes, and exporting into the folder that is read is refused.
+        // A second export has the same bytes, and an export to the folder that the model was opened from is an error.
         let copy = folder.path().join("copy");
         opened.export(plain(&opened).snapshot().unwrap(), &copy).unwrap();
         let [first, second] = [&place, &copy].map(|place| std::fs::read(place.join("model.safetensors")).unwrap());
@@ -59,7 +58,7 @@ fn logits_are_written_row_by_row_with_the_bits_of_each_row() {
     let file = folder.path().join("logits.safetensors");
     let model = new(folder.path(), &configurations()[1]);
     let mut pipeline = plain(&model);
-    // More rows than the six micro-batches of a step.
+    // A step has 6 micro-batches, so the 8 rows need two inference batches.
     model.write_logits(&mut pipeline, tokens(3, 8, 11), &file).unwrap();
     let rows = tokens(3, 8, 11).split(1, 0).into_iter();
     let expected: Vec<u8> = rows
@@ -103,7 +102,7 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     let [table, copy] = ["transformer.wte.weight", "lm_head.weight"].map(|name| again.tensor(name).unwrap().bytes);
     assert!(table == copy, "both copies of the table must have the trained values");
 
-    // The folder of a model without a head has the same names without their root.
+    // A model that was saved without a head has the same tensor names without the prefix `transformer.`.
     let bytes = std::fs::read(place.join("model.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header = std::str::from_utf8(&bytes[8..8 + length]).unwrap().replace("transformer.", "");
@@ -115,8 +114,8 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
-/// Tests a rule of the Transformers library. A head whose values differ from the table of token embeddings is not tied
-/// to the table, even if the configuration says that it is.
+/// Tests a rule of the Transformers library. A head whose values differ from the token embedding table is not tied,
+/// even if the configuration says that it is.
 #[test]
 fn a_head_with_values_of_its_own_is_not_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,8 +128,8 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Tests a rule of the Transformers library for a head that is tied to the table of token embeddings. A model folder
-/// may have the table under the head's name, `lm_head.weight`, instead of the table's own name.
+/// Tests a rule of the Transformers library for a head that is tied to the token embedding table. A model folder may
+/// have the table under the head's name, `lm_head.weight`, instead of the table's own name.
 #[test]
 fn a_tied_table_may_have_the_name_of_the_head() {
     let folder = tempfile::tempdir().unwrap();
@@ -165,9 +164,9 @@ fn a_tied_table_may_have_the_name_of_the_head() {
     }
 }
 
-/// Tests a model folder with a second copy of the table of token embeddings, which has the same values in another type.
-/// The head must stay tied to the table. The export must write both in one type, because a trained table that is
-/// rounded to two types gives two different tables.
+/// Tests a model folder with a second copy of the token embedding table, which has the same values in another dtype.
+/// The head must stay tied to the table. The export must write both in one dtype, because rounding to two dtypes would
+/// give two different tables.
 #[test]
 fn a_copy_of_the_table_in_another_type_is_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -183,7 +182,7 @@ fn a_copy_of_the_table_in_another_type_is_tied() {
         tensors.push(copy);
         tensors
     };
-    // Multiples of 1/4 below 64 are the same in bf16.
+    // bf16 represents multiples of 1/4 below 64 exactly.
     let values = |name: &str| -> Result<Vec<f32>, stageline_hub::FolderError> {
         match name {
             "transformer.wte.weight" | "lm_head.weight" => {
@@ -249,8 +248,8 @@ fn export_llama(home: &Path, place: &Path) {
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();
 }
 
-/// Copies a model folder to the folder `bad` with an invalid configuration, and returns the error of opening the copy.
-/// `config` has the changed fields of the configuration.
+/// Copies a model folder to the folder `bad` with the fields of `config` in its configuration. Returns the error
+/// message of opening the copy.
 fn refusal(place: &Path, bad: &Path, config: Value) -> String {
     let _ = std::fs::remove_dir_all(bad);
     rewritten(place, bad, config, |_| {});
@@ -297,7 +296,7 @@ fn folders_of_other_models_are_refused_with_the_reason() {
         let found = message(config);
         assert!(found.ends_with(expected), "{found}");
     }
-    // Both names of a rotary embedding's type may be there.
+    // A configuration may have both names of the rotary embedding's type, `type` and `rope_type`.
     let both = json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}});
     let _ = std::fs::remove_dir_all(&bad);
     rewritten(&place, &bad, both, |_| {});
@@ -323,7 +322,7 @@ fn configurations_that_contradict_the_tensors_are_refused() {
         let found = message(config);
         assert!(parts.iter().all(|part| found.contains(part)), "{found}");
     }
-    // The header of the copy gives its first tensor another type of the same size.
+    // In the header of the copy, the first tensor gets another dtype of the same size.
     let mut bytes = std::fs::read(place.join("model.safetensors")).unwrap();
     let dtype = bytes.windows(5).position(|name| name == b"\"F32\"").unwrap();
     bytes[dtype + 1] = b'I';

@@ -1,4 +1,4 @@
-//! Tests of frozen parameters that are kept in the lower precision in which a pipeline computes.
+//! Tests frozen parameters that stay in memory in the lower precision in which the pipeline computes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use stageline_models::{LanguageModel, Logits, Lora, Samples, Tokens};
 
 use crate::toy::{VOCABULARY, batch, new, tokens};
 
-/// The width of the models, so that the matrices of a block have more than 8,192 elements.
+/// The width of the test models. It gives large matrices, which have more than 8,192 elements and stay in bf16.
 const WIDTH: usize = 96;
 
 fn configurations() -> [Value; 2] {
@@ -61,13 +61,13 @@ fn pipeline(
     resumed.into_iter().fold(builder, |builder, checkpoint| builder.restore(checkpoint)).build().unwrap()
 }
 
-/// Trains steps `steps` of a pipeline, and returns the bits of their losses.
+/// Runs training steps on the batches with the indices `steps`, and returns the bits of each step's loss.
 fn losses(pipeline: &mut Pipeline<Samples, Logits, Tokens>, steps: std::ops::Range<usize>) -> Vec<u64> {
     steps.map(|step| pipeline.step(batch(step)).unwrap().loss.to_bits()).collect()
 }
 
-/// Tests that frozen matrices of the precision of a pipeline change no bit of its losses, trained parameters, exports
-/// and checkpoints, and take half the memory.
+/// Tests frozen matrices that are kept in the pipeline's precision, bf16. They must take half the memory, and change no
+/// bit of losses, exports and resumed training.
 #[test]
 fn frozen_matrices_are_kept_in_the_precision_of_the_pipeline_and_change_no_bit() {
     const BF16: Precision = Precision::Bf16;
@@ -85,7 +85,7 @@ fn frozen_matrices_are_kept_in_the_precision_of_the_pipeline_and_change_no_bit()
                 (few.trained, few.frozen, 4 * few.frozen),
                 "{name}"
             );
-            // The frozen matrices take half, and what is small stays f32.
+            // Large frozen matrices take 2 bytes per element, and small frozen parameters stay in f32.
             assert!(few.frozen_bytes < 5 * few.frozen / 2 && few.frozen_bytes >= 2 * few.frozen, "{name}: {few:?}");
             let sample = || (tokens(0, 1, 9), None);
             assert_eq!(wide.row().count(sample()).flops(), narrow.row().count(sample()).flops(), "{name}");
@@ -99,7 +99,8 @@ fn frozen_matrices_are_kept_in_the_precision_of_the_pipeline_and_change_no_bit()
             let kept = found.checkpoint().unwrap();
             assert_eq!(losses(&mut found, 2..4), later, "{name}");
             assert!(kept.frozen.values().all(|tensor| tensor.dtype == Dtype::F32) && !kept.frozen.is_empty());
-            // With two replicas, each has the frozen matrices, and with three stages both have copies of a tied table.
+            // Each of the two replicas has the frozen matrices. The first and the last of three stages have a copy of
+            // the tied table.
             let [one, other] = [&wide, &narrow].map(|model| {
                 let cut: Cut = "0,2,5".parse().unwrap();
                 let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2);
@@ -108,12 +109,12 @@ fn frozen_matrices_are_kept_in_the_precision_of_the_pipeline_and_change_no_bit()
                 losses(&mut builder.build().unwrap(), 0..2)
             });
             assert!(one == other, "{name}: replicas");
-            // A checkpoint resumes with either way of keeping frozen matrices, also in full precision.
+            // A checkpoint resumes with frozen matrices in f32 and with frozen matrices in bf16.
             for model in [&wide, &narrow] {
                 let mut resumed = pipeline(model, "0,2,5", "1f1b", BF16, Some(kept.clone()));
                 assert_eq!(losses(&mut resumed, 2..4), later, "{name}");
             }
-            // In full precision, also as the reference of a verification, the frozen matrices are f32.
+            // A pipeline in full precision has its frozen matrices in f32, whatever the model's setting.
             let [one, other] = [&wide, &narrow].map(|model| {
                 let mut full = pipeline(model, "0,3", "1f1b", Precision::Full, Some(kept.clone()));
                 let bytes: u64 = full.parameters().iter().map(|size| size.frozen_bytes).sum();

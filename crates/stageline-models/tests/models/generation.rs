@@ -1,5 +1,5 @@
-//! Tests that generated tokens are those that forwards of the whole text give, for every cut (partition of the model
-//! into stages).
+//! Tests that generation with a KV cache gives the tokens that forward passes over the whole text give, for every cut
+//! (partition of the model into stages).
 
 use burn::tensor::{Device, TensorData};
 use serde_json::json;
@@ -11,7 +11,8 @@ use crate::toy::{batch, configurations, logits, new, pipeline, plain, tokens};
 
 const NEW: usize = 20;
 
-/// Returns the 20 tokens that continue a prompt greedily, each from a forward of the whole text without a cache.
+/// Returns the 20 tokens that continue a prompt greedily. Each comes from a forward pass over the whole text, without a
+/// KV cache.
 fn by_whole_forwards(pipeline: &mut Pipeline<Samples, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
     let mut text = prompt.to_vec();
     for _ in 0..NEW {
@@ -58,7 +59,7 @@ fn other_pipelines_of_the_model_may_run_between_two_tokens() {
         let model = new(folder.path(), &config);
         let expected = by_whole_forwards(&mut plain(&model), &[1, 20, 3]);
         let used = |pipeline: &mut Pipeline<Samples, Logits, Tokens>| {
-            // As many tokens as the prompt has, and as many as a step of the generation.
+            // The inputs have 3 tokens, like the prompt, and 1 token, like a step of the generation.
             let inferred = [3, 1].map(|length| {
                 let logits = pipeline.infer((tokens(1, 1, length), None)).unwrap().into_data();
                 logits.iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
@@ -94,7 +95,7 @@ fn a_generation_ends_at_the_last_position_and_refuses_wrong_prompts() {
     let running = model.generate(&mut other, &[1], Sampling::GREEDY).unwrap();
     assert!(matches!(generate(&[1]), Err(GenerationError::Busy)));
     drop(running);
-    // The prompt of 38 tokens leaves two positions; the last one still predicts a token.
+    // The model has 40 positions, so a prompt of 38 tokens leaves two. The last position still predicts a third token.
     assert_eq!(generate(&[2; 38]).unwrap(), 3);
     assert_eq!(generate(&[]).unwrap_err().to_string(), "the prompt is empty; give at least one token");
     let long = "the prompt has 41 tokens, and the model is made for 40; give a shorter one";
@@ -153,7 +154,7 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
     let model = new(folder.path(), &config);
     assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3]));
     model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
-    // A new model is written in f32.
+    // A new model is exported in f32, whatever `dtype` its configuration names.
     assert_eq!(ModelFolder::open(&place).unwrap().config().unwrap()["dtype"], "float32");
     let settings = r#"{"eos_token_id": [3, 5], "do_sample": true, "top_k": 7}"#;
     std::fs::write(place.join("generation_config.json"), settings).unwrap();

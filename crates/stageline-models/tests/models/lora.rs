@@ -1,5 +1,5 @@
-//! Tests of LoRA adapters: their bits for every plan, what they leave unchanged, and the folders that are refused.
-//! `scripts/transformers-parity.py` compares them with the library PEFT.
+//! Tests LoRA adapters: the same bits under every plan, unchanged weights of the model, and rejected adapter folders.
+//! `scripts/transformers-parity.py` compares adapters with the PEFT library.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::toy::{batch, configurations, logits, new, pipeline, plain};
 
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Trains adapters for two steps, and exports them to `folder`.
+/// Trains a model's adapters for two steps, and exports the adapters to `folder`.
 fn trained(model: &LanguageModel, cut: &str, schedule: &str, recompute: Recompute, folder: &Path) {
     let mut pipeline = pipeline(model, cut, schedule, recompute);
     (0..2).for_each(|step| drop(pipeline.step(batch(step)).unwrap()));
@@ -45,7 +45,8 @@ fn adapters_have_the_same_bits_for_every_plan_and_the_model_keeps_its_own() {
             trained(&model, cut, schedule, recompute, &other);
             assert!(fs::read(other.join(WEIGHTS)).unwrap() == expected, "{} {schedule}", config["model_type"]);
         }
-        // The adapters of the folder compute what was trained, and merged into the weights nearly the same.
+        // Adapters that are read from the folder change the logits. Merged into the weights, they give nearly the same
+        // logits.
         let again = opened.clone().adapt(Lora::open(place("one")).unwrap()).unwrap();
         let mut of_again = plain(&again);
         let computed = logits(&mut of_again);
@@ -105,7 +106,7 @@ fn settings_and_exports_that_make_no_sense_are_errors() {
     let place = folder.path().join("place");
     assert!(matches!(model.check_adapter_export(&place), Err(ModelError::NoAdapters)));
     assert!(matches!(model.export_adapter(plain(&model).snapshot().unwrap(), &place), Err(ModelError::NoAdapters)));
-    // Neither a model over adapters nor adapters over a model.
+    // An export must not write adapters over a model, or a model over adapters.
     let adapted = model.clone().adapt(Lora::new(1, 1.0)).unwrap();
     let (whole, apart) = (folder.path().join("whole"), folder.path().join("apart"));
     adapted.export(plain(&adapted).snapshot().unwrap(), &whole).unwrap();
@@ -129,7 +130,8 @@ fn the_scale_of_rslora_is_in_the_exported_configuration() {
     }
 }
 
-/// Writes a folder of adapters, and returns the error of adapting a Llama with it, without the folder's path.
+/// Writes a folder of adapters, after `change` has modified its configuration and tensors. Returns the error message of
+/// adapting a Llama with it, without the folder's path; empty if there is no error.
 fn refusal(change: impl FnOnce(&mut Value, &mut Vec<TensorLayout>)) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut config = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4});

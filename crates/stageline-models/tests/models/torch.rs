@@ -1,4 +1,4 @@
-//! Tests of models of one's own with the weights of PyTorch: names, layouts, frozen parameters, and exports.
+//! Tests user-defined models with PyTorch weights: names, layouts, frozen parameters, and exports.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -73,8 +73,7 @@ fn row() -> Row<First, Block, Last> {
     row_with_outputs(3)
 }
 
-/// Returns a row of layers with 2 blocks, in which the norms of the blocks are frozen. The last layer has `outputs`
-/// outputs.
+/// Returns a model as a row of layers with 2 blocks, whose norms are frozen. The last layer has `outputs` outputs.
 fn row_with_outputs(outputs: usize) -> Row<First, Block, Last> {
     Row::new(
         |device| First {
@@ -98,7 +97,7 @@ fn format() -> TorchFormat {
     TorchFormat::new().rename("blocks", "body.layers").rename("stem.norm", "stem.bn").rename("head.out", "classifier")
 }
 
-/// The tensors of the model in PyTorch, as PyTorch names and shapes them.
+/// The model's tensors with PyTorch's names and shapes, except `classifier.bias`.
 const TENSORS: [(&str, &[usize]); 14] = [
     ("stem.conv.weight", &[5, 2, 1]),
     ("stem.conv.bias", &[5]),
@@ -116,13 +115,14 @@ const TENSORS: [(&str, &[usize]); 14] = [
     ("classifier.weight", &[3, LENGTH]),
 ];
 
-/// Returns the values of a tensor: different numbers for each tensor, that of a matrix in row-major order.
+/// Returns the test values of a tensor, in row-major order. They depend on the tensor's name.
 fn values(name: &str, shape: &[usize]) -> Vec<f32> {
     let start = name.bytes().map(usize::from).sum::<usize>() % 17;
     (0..shape.iter().product()).map(|index| 0.1 + (start + index * 5 % 23) as f32 / 16.0).collect()
 }
 
-/// Writes the model's weights as PyTorch has them to a folder. `change` may add, remove and reshape tensors.
+/// Writes the model's weights to a folder, with PyTorch's names and layouts. `change` may add, remove and change
+/// tensors.
 fn written(folder: &Path, change: impl FnOnce(&mut Vec<TensorLayout>)) {
     let layout = |(name, shape): (&str, &[usize])| TensorLayout {
         name: name.to_owned(),
@@ -164,7 +164,7 @@ fn refused(row: Row<First, Block, Last>, change: impl FnOnce(&mut Vec<TensorLayo
     TorchWeights::open(dir.path(), format()).unwrap().load(row).err().unwrap()
 }
 
-/// Computes the model's output for a sample as PyTorch defines its layers, in f64, from the stored values.
+/// Computes the model's output for one sample in f64, from the stored values, as PyTorch defines the layers.
 fn expected(input: &[f64]) -> Vec<f64> {
     let stored = |name: &str, shape: &[usize]| values(name, shape).into_iter().map(f64::from).collect::<Vec<_>>();
     let (conv, bias) = (stored("stem.conv.weight", &[5, 2, 1]), stored("stem.conv.bias", &[5]));
@@ -233,7 +233,8 @@ fn an_export_without_training_has_the_bytes_that_were_read() {
     assert!(error.contains("the model is read from this folder"), "{error}");
 }
 
-/// Tests that norms are read from files that name them as TensorFlow does, such as the first BERTs of the hub.
+/// Tests files with TensorFlow's names for the parameters of norms, such as the first BERT models on the Hugging Face
+/// hub. Norms are read and exported under these names.
 #[test]
 fn norms_of_older_files_are_read_and_exported_under_their_names() {
     let [from, older, to] = [(); 3].map(|()| tempfile::tempdir().unwrap());
@@ -305,7 +306,7 @@ fn a_new_head_is_drawn_and_exported_in_its_own_shape() {
     assert!(exported.expect("classifier.bias", &[7]).is_ok());
     let weight = exported.expect("classifier.weight", &[7, LENGTH]).unwrap().to_f32().unwrap();
     assert_eq!(weight, drawn.into_data().iter::<f32>().collect::<Vec<_>>());
-    // What was exported is read again without exceptions.
+    // The exported folder is loaded without `draw` and `leave_out`.
     TorchWeights::open(to.path(), format()).unwrap().load(row_with_outputs(7)).unwrap();
 }
 
@@ -361,8 +362,8 @@ fn two_parameters_of_one_name_are_refused() {
     }
 }
 
-/// Tests that the weights of two shards, of which one has only a tensor that is left out, are exported as one shard,
-/// and that parameters in bf16 are read exactly.
+/// Tests a folder with two shards, of which one has only a tensor that is left out. The export has only the other
+/// shard, with the same bf16 values.
 #[test]
 fn shards_in_bf16_are_read_and_exported_without_what_is_left_out() {
     let [from, sharded, to] = [(); 3].map(|()| tempfile::tempdir().unwrap());
@@ -394,7 +395,7 @@ fn shards_in_bf16_are_read_and_exported_without_what_is_left_out() {
     assert!(to.path().join(first).exists() && !to.path().join(second).exists());
 }
 
-/// Returns the row with LoRA in its blocks, or with weights of its blocks that are quantised as well.
+/// Returns the row with LoRA adapters in its blocks. If `quantised` is true, the adapted weights are quantised (QLoRA).
 fn adapted(quantised: bool) -> Row<First, Block, Last> {
     let (first, last) = (row(), row());
     let up = move |linear: Linear, device: &Device| match quantised {
@@ -416,8 +417,8 @@ fn adapted(quantised: bool) -> Row<First, Block, Last> {
     .names("stem", "blocks", "head")
 }
 
-/// Tests that a training of adapters on loaded weights is exported as weights with the adapters added, so that PyTorch
-/// computes what the pipeline computes.
+/// Tests an export after training adapters on loaded weights. The exported weights include the adapters, so that a
+/// model without adapters computes the same outputs up to rounding.
 #[test]
 fn adapters_are_added_to_the_weights_of_an_export() {
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -440,7 +441,8 @@ fn adapters_are_added_to_the_weights_of_an_export() {
     assert!(apart < 1e-5, "{apart}");
 }
 
-/// Tests that quantised weights are not read from a folder, and that an export adds the adapters of quantised weights.
+/// Tests that loading a folder into quantised weights is an error, and that an export merges adapters into such
+/// weights.
 #[test]
 fn quantised_parameters_are_not_loaded_and_are_exported_with_their_adapters() {
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -459,7 +461,7 @@ fn quantised_parameters_are_not_loaded_and_are_exported_with_their_adapters() {
     assert!(error.to_string().contains("`Row::mapped`"), "{error}");
 }
 
-/// Tests that a weight that two layers share needs one name, whatever the folder has.
+/// Tests that a weight shared by two layers needs one tensor name, even if the folder has a tensor for each layer.
 #[test]
 fn a_tied_parameter_needs_one_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -522,7 +524,7 @@ fn an_export_that_would_fail_is_refused_before_the_training() {
     assert!(TorchFormat::new().rename_with(|_| "one".to_owned()).check_export(&row(), dir.path().join("new")).is_err());
 }
 
-/// Tests that a checkpoint of a loaded row resumes on a row that is loaded again, with the same bits.
+/// Tests that a checkpoint resumes bit for bit on another cut, after the same PyTorch weights are loaded again.
 #[test]
 fn checkpoints_of_loaded_weights_resume() {
     let [from, kept] = [(); 2].map(|()| tempfile::tempdir().unwrap());

@@ -36,7 +36,7 @@ pub fn configurations() -> Vec<Value> {
     ]
 }
 
-/// Writes a configuration to a file in a folder, and creates a new model with it from a fixed seed.
+/// Writes a configuration to a file in a folder, and creates a new model from this file and a fixed seed.
 pub fn new(folder: &Path, config: &Value) -> LanguageModel {
     let path = folder.join("new.json");
     std::fs::write(&path, config.to_string()).unwrap();
@@ -54,7 +54,7 @@ pub fn pipeline(
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
     let configs = (0..cut.stages()).map(|_| config());
     let builder = model.row().pipeline(&cut, configs).unwrap();
-    // The interleaved schedule needs a multiple of the number of workers, which is 1, 2 or 3.
+    // The interleaved schedule needs a multiple of the number of workers, which is 1, 2 or 3 in these tests.
     builder.schedule(schedule_named(schedule).unwrap()).micro_batches(6).build().unwrap()
 }
 

@@ -54,8 +54,8 @@ fn recomputations() -> Vec<Recompute> {
 }
 
 /// Returns a cut (partition) of a toy model of 10 layers (embeddings, 4 blocks with two layers each, head) into the
-/// given number of stages: the index of the first layer of each stage. A stage that begins with an even layer divides a
-/// block.
+/// given number of stages: the index of the first layer of each stage. A stage boundary before a layer with an even
+/// index divides a block.
 fn cut(stages: usize) -> &'static str {
     match stages {
         1 => "0",
@@ -150,17 +150,17 @@ fn frozen_parameters_keep_their_bits_and_the_others_are_trained() {
     }
 }
 
-/// The padding token in tests, which occurs in the input of a training step.
+/// The id of the padding token in these tests. The token occurs in the input of a training step.
 const PADDING: usize = 7;
 
-/// Returns the embedding of every token of a model folder of the Llama family.
+/// Reads the token embedding table from a model folder of the Llama family: one row per token.
 fn table(folder: &Path) -> Vec<Vec<f32>> {
     let table = ModelFolder::open(folder).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
     table.chunks(table.len() / VOCABULARY).map(<[f32]>::to_vec).collect()
 }
 
-/// Tests the padding token of a new Llama. Its embedding is 0 at the start. Look-ups do not train it, and the head of a
-/// tied model does.
+/// Tests the padding token of a new Llama. Its embedding is 0 at the start. The first layer does not train the
+/// embedding, but the head of a tied model does.
 #[test]
 fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -184,8 +184,8 @@ fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
     }
 }
 
-/// Tests the padding token of a Llama whose folder has an embedding for it, as if the padding token were the end of a
-/// text. Its embedding is used like any other, but not trained.
+/// Tests a padding token whose embedding in the model folder is not 0, as when it is also the end-of-text token. The
+/// embedding is used like any other, but not trained.
 #[test]
 fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
     assert_ne!(tables[0][PADDING + 1], tables[1][PADDING + 1]);
 }
 
-/// Whether the input of the first training step has a token.
+/// Whether the input of the first training step contains the token `token`.
 fn batch_has(token: usize) -> bool {
     let input = tokens(0, 6, 9).into_data();
     input.iter::<i64>().any(|found| found == token as i64)
