@@ -2,10 +2,10 @@
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
-//! with its timeline. [`best_placed()`] does so for costs that depend on the placement of stages on workers, and
-//! [`best_with_channels()`] also for channels that hold fewer micro-batches than a step has.
-//! [`check_search_size`] tells beforehand whether such a search would be too long.
-//! [`lower_bound`] gives a lower bound on the step time of every plan.
+//! with its timeline. [`best_placed()`] searches for costs that depend on the placement of stages on workers.
+//! [`best_with_channels()`] also limits the number of micro-batches that a channel can hold. [`check_search_size`]
+//! tells beforehand whether a search would be too long. [`lower_bound`] gives a lower bound on the step time of every
+//! plan.
 //!
 //! [`balance()`] partitions layers evenly into stages. [`balance_with_speeds()`] does so for devices of different
 //! speeds, and [`balance_for()`] for a plan with several stages per worker. This module must not return a plan that

@@ -11,9 +11,9 @@ use crate::plan::Plan;
 /// has stages w and 2P-1-w.
 ///
 /// In the main part, each worker pairs a forward pass on one chunk with a backward pass on the other. The transfers of
-/// one can then overlap with the computation of the other. Some backward passes are split during fill and drain. The
-/// order is PyTorch's, which requires M >= 2P. For a smaller M, the plan is the one for 2P micro-batches, without the
-/// actions on micro-batches from M on.
+/// one pass can then overlap with the computation of the other pass. Some backward passes are split during fill and
+/// drain. The order is PyTorch's, which requires M >= 2P. For a smaller M, the plan is the one for 2P micro-batches,
+/// without the actions on micro-batches with the indices M and above.
 ///
 /// The number of stages must be even.
 ///
@@ -44,7 +44,7 @@ impl Schedule for DualPipeV {
         in_a_v(stages, micro_batches, |row, worker, workers| {
             let after = workers - worker - 1;
             let micro_batches = micro_batches.max(2 * workers);
-            // The comments number the steps as DeepSeek does.
+            // The numbers in these comments are DeepSeek's numbers of the steps of this schedule.
             row.repeat(2 * after, &[F(0)]); // 1
             row.repeat(worker + 1, &[F(0), F(1)]); // 2
             row.repeat(after, &[I(1), W(1), F(1)]); // 3

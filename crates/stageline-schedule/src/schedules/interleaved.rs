@@ -45,8 +45,6 @@ impl Schedule for Interleaved {
             if !micro_batches.is_multiple_of(workers) {
                 return Err(ScheduleError::MicroBatches { given: micro_batches, multiple_of: workers });
             }
-            // A worker runs the forward passes of P micro-batches on one chunk, then P forward passes on the next
-            // chunk.
             let total = chunks * micro_batches;
             let chunk_of = |n: usize| n / workers % chunks;
             let micro_batch_of = |n: usize| n / (workers * chunks) * workers + n % workers;

@@ -13,9 +13,9 @@ use crate::plan::{Action, Compute, Plan, live_change};
 /// micro-batches.
 ///
 /// The loop always ends, because the earliest remaining action of `plan` can run next. A worker exchanges data only
-/// with the previous and the next worker. So a worker is visited only if it or one of these two ran an action in the
-/// previous time cell; otherwise it still has no action that can run. The running time is linear in the number of
-/// actions, times log(M) for M micro-batches.
+/// with the previous and the next worker. So a worker is visited only if it or one of these two neighbours ran an
+/// action in the previous time cell. Otherwise, the worker still has no action that can run. The running time is linear
+/// in the number of actions, times log(M) for M micro-batches.
 pub(super) fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<_> = plan.rows().iter().map(|row| Remaining::new(row)).collect();
@@ -85,8 +85,8 @@ impl<'a> Remaining<'a> {
     /// has more than `room` live micro-batches until these earlier actions are done. During the `cool_down` (after the
     /// last forward pass of the worker's first stage), a weight gradient runs only if no other action can.
     ///
-    /// Only the heads of the queues can be the result. The later actions of a queue have later micro-batches. They are
-    /// not ready earlier, and the peak before them is at least as high.
+    /// Only the heads of the queues can be the result. The later actions of a queue have later micro-batches. Later
+    /// micro-batches are not ready earlier, and the peak of live micro-batches before them is at least as high.
     fn next(&self, room: usize, cool_down: bool, ready: impl Fn(Action) -> bool) -> Option<usize> {
         let fits = |at: usize| self.row[at].compute != Compute::Forward || self.live.peak_before(at) < room;
         let heads = self.queues.iter().filter_map(|queue| queue.front().copied());
@@ -104,8 +104,8 @@ impl<'a> Remaining<'a> {
     }
 }
 
-/// Finds, in O(log n), the peak number of live micro-batches that a worker would reach if it ran its remaining actions
-/// in list order. The worker may already have run some later actions out of order.
+/// Finds, in O(log n) for n actions, the peak number of live micro-batches that a worker would reach if it ran its
+/// remaining actions in list order. The worker may already have run some later actions out of order.
 ///
 /// It is a segment tree over the actions of the list, stored as an array: node n has the children 2n and 2n+1. The
 /// leaves are the actions.

@@ -8,9 +8,9 @@ use crate::plan::Plan;
 
 /// The V-Min schedule: two chunks (stages) per worker in a V, with split backward passes, as in
 /// [`VHalf`](crate::VHalf), but with the least memory (Qi et al., 2024,
-/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on one micro-batch form a building block;
-/// V-Min has the shortest one. In it, forward passes and input gradients advance by one stage in each time cell, which
-/// is a slot for one action.
+/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on one micro-batch form a building block,
+/// and V-Min has the shortest block. In this block, forward passes and input gradients advance by one stage in each
+/// time cell, which is a slot for one action.
 ///
 /// The number of stages must be even.
 ///

@@ -8,8 +8,8 @@ use crate::plan::Plan;
 
 /// The ZB-V schedule: two chunks (stages) per worker in a V, with split backward passes (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Worker w of P has stages w and 2P-1-w, so the first and the
-/// last stage share a worker. The order of the actions is PyTorch's. It is made for forward passes, input gradients and
-/// weight gradients that take the same time.
+/// last stage share a worker. The order of the actions is PyTorch's. This order suits forward passes, input gradients
+/// and weight gradients that take the same time.
 ///
 /// The number of stages must be even.
 ///
@@ -39,7 +39,8 @@ impl Schedule for ZbV {
         in_a_v(stages, micro_batches, |row, worker, workers| {
             let after = workers - worker - 1;
             let micro_batches = micro_batches.max(2 * workers - 1);
-            // The warm-up passes both arms of the V.
+            // The warm-up begins with forward passes on chunk 0, adds those on chunk 1, and then chunk 1's backward
+            // passes.
             row.repeat(2 * after + 1, &[F(0)]);
             row.repeat(worker, &[F(1), F(0)]);
             row.repeat(after + 1, &[F(1), I(1), W(1)]);

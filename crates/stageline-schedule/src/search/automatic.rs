@@ -104,8 +104,8 @@ enum Next {
     Begin(Action),
     /// Wait until this simulated time, when the worker can run its next action.
     Wait(f64),
-    /// Wait until another worker sends an activation or a gradient, because the worker has no action that it can run
-    /// now or at a known time.
+    /// Wait until another worker sends an activation or a gradient, because the worker can run no action now or at a
+    /// known time.
     Nothing,
 }
 

@@ -6,8 +6,8 @@ use std::ops::Range;
 /// Partitions layers into `stages` contiguous, non-empty ranges, one for each pipeline stage, so that the most
 /// expensive range costs as little as possible. Returns the ranges of layer indices, from 0.
 ///
-/// `costs` has one entry per layer, such as its measured time. All entries have one unit, and must not be negative;
-/// this is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
+/// `costs` has one entry per layer, such as its measured time. All entries have the same unit and must not be negative,
+/// which is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
 /// stages keep the activations of the most micro-batches. This is the ordered partition problem, solved exactly in
 /// O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
@@ -22,7 +22,7 @@ use std::ops::Range;
 /// ```
 pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, BalanceError> {
     if costs.len() < stages {
-        return Err(BalanceError { layers: costs.len(), stages }); // before a huge list of speeds is allocated
+        return Err(BalanceError { layers: costs.len(), stages }); // This avoids allocating a huge list of speeds.
     }
     partition(costs, &vec![1.0; stages])
 }
@@ -68,7 +68,7 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     for ranges in 2..=stages {
         let speed = speeds[stages - ranges];
         let mut best = vec![f64::INFINITY; layers];
-        // Costs that are not finite have no best end. These initial ends then leave one layer for each further range.
+        // If costs are not finite, the loop below may find no end. The initial ends then give the range one layer.
         let mut ends: Vec<_> = (1..=layers).collect();
         for from in 0..=layers - ranges {
             let mut first = 0.0;

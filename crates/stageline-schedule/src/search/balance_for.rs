@@ -1,4 +1,4 @@
-//! The partition of a model's layers into the stages of a plan with several stages on a worker ([`balance_for`]).
+//! Partitions a model's layers into the stages of a plan with several stages on each worker ([`balance_for`]).
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ const MOST_ACTIONS: usize = 10_000_000;
 
 /// Returns a plan of the schedule with few micro-batches, which is fast to simulate in [`balance_for`]. It has two
 /// micro-batches per worker, or `micro_batches` if that is fewer, and fills and drains like the plan with
-/// `micro_batches`. If the schedule has no valid plan for so few micro-batches, returns the plan with `micro_batches`;
-/// `None` if that plan is not valid either.
+/// `micro_batches`. If the schedule has no valid plan for so few micro-batches, returns the plan with `micro_batches`.
+/// Returns `None` if the latter plan is not valid either.
 pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Option<Checked> {
     let few = micro_batches.min(2 * stages / schedule.chunks().max(1));
     let plan = |micro_batches| check(schedule.plan(stages, micro_batches).ok()?, micro_batches).ok();
@@ -134,8 +134,8 @@ mod tests {
         check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap()
     }
 
-    /// Tests a V of two workers, of which the first has the first and the last stage. The most even stages give four
-    /// blocks to the second worker, and a cheap embedding and a head to the first.
+    /// Tests two workers with their stages in a V, so that worker 0 has the first and the last stage. The partition of
+    /// `balance_with_speeds` gives all four blocks to worker 1, and only a cheap embedding and a head to worker 0.
     #[test]
     fn workers_of_a_v_are_balanced() {
         let costs = [0.9, 1.0, 1.0, 1.0, 1.0, 1.5];
@@ -156,14 +156,14 @@ mod tests {
         assert!(balance_for(&plan, &costs[..1], &[1.0; 2]).is_err());
     }
 
-    /// Returns the shortest step of all partitions of the layers into stages.
+    /// Returns the shortest simulated step of a plan over all partitions of the layers into stages.
     fn shortest(plan: &Checked, costs: &[f64]) -> f64 {
         let stages = plan.plan().stages();
         let mut ends: Vec<usize> = (1..stages).collect();
         let mut shortest = f64::INFINITY;
         loop {
             shortest = shortest.min(step_of(plan, &ranges(&ends, costs.len()), costs, &vec![1.0; stages]));
-            // The next partition in lexicographic order.
+            // This moves on to the next partition in lexicographic order.
             let most = |boundary: usize| costs.len() - (stages - 1 - boundary);
             let Some(at) = (0..stages - 1).rfind(|at| ends[*at] < most(*at)) else { return shortest };
             ends[at] += 1;
@@ -172,7 +172,8 @@ mod tests {
     }
 
     /// Tests the search against all partitions of random layers. On average, the step that the search finds is less
-    /// than 1% longer than the shortest step, and the step of the most even stages is more than 4% longer.
+    /// than 1% longer than the shortest step, and the step with the partition of `balance_with_speeds` is more than 4%
+    /// longer.
     #[test]
     fn steps_are_nearly_the_shortest_of_all_partitions() {
         let (mut found, mut even, mut random) = (0.0, 0.0, 7_u64);
@@ -207,7 +208,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-        /// Tests that a partition is sound, and that its step is not longer than that of the most even stages.
+        /// Tests that every stage gets at least one layer, and that the step is not longer than with the partition of
+        /// `balance_with_speeds`.
         #[test]
         fn the_step_is_never_longer_than_with_even_stages(
             costs in prop::collection::vec((1..20_u8).prop_map(f64::from), 8..16),

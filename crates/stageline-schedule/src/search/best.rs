@@ -17,12 +17,12 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 const MOST_CHUNKS: usize = 4;
 
 /// Maximum number of worker x micro-batch pairs for which the search looks for a plan. For up to [`MOST_WORKERS`]
-/// workers, its time grows nearly in proportion to this number. On one core of an EPYC (2026-11-28, `opt-level = 1`),
-/// 512 x 512 took 194 s and 0.3 GB.
+/// workers, the time of a search grows nearly in proportion to this number. On one core of an EPYC (2026-11-28,
+/// `opt-level = 1`), 512 x 512 took 194 s and 0.3 GB.
 const MOST_PAIRS: usize = 300_000;
 
-/// Maximum number of workers for which the search looks for a plan. Its time grows faster than the square of this
-/// number: with one micro-batch, 1,000 workers took 2 s, and 8,000 took 186 s.
+/// Maximum number of workers for which the search looks for a plan. The time of a search grows faster than the square
+/// of this number: with one micro-batch, 1,000 workers took 2 s, and 8,000 took 186 s.
 const MOST_WORKERS: usize = 1_000;
 
 /// Relative tolerance (1e-9) below which two plans' times count as equal, because summing the same costs in another
@@ -93,7 +93,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, or so many of them that the search would take
-/// more than several minutes, if no placement has costs, or if no plan fits into the memory limit.
+/// more than several minutes, if `of` returns `None` for every placement, or if no plan fits into the memory limit.
 pub fn best_placed(
     workers: usize,
     micro_batches: usize,
@@ -148,8 +148,8 @@ pub fn best_with_channels(
     search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Checks whether [`best()`] and [`best_placed()`] search for plans of this size, before the costs and the memory of so
-/// many stages are listed.
+/// Checks whether [`best()`] and [`best_placed()`] accept a search of this size. Callers can check it before they
+/// compute the costs and the memory of many stages.
 ///
 /// # Errors
 /// Returns [`SearchError::Nothing`] for 0 workers or micro-batches, and [`SearchError::TooLarge`] if the search would
@@ -194,8 +194,8 @@ struct Search<F> {
     /// which a plan is known to fit. `None` until the costs are known for a placement with the least number of chunks
     /// per worker.
     fitting: Option<(f64, f64)>,
-    /// Smallest channel capacity at which one of the plans does not deadlock that were left out because they deadlock
-    /// at the caller's; `None` while there is no such plan.
+    /// Smallest channel capacity that would avoid the deadlock of a plan that the search left out. Such plans deadlock
+    /// at the caller's capacity. `None` while the search has left out no such plan.
     least_capacity: Option<usize>,
 }
 
@@ -212,11 +212,12 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
 
     /// Returns the costs and the memory of the stages for a placement of stages on workers; `None` if they are not
     /// known. If the placement has the least number of chunks per worker, also updates the lowest memory limit that is
-    /// known to be enough for a plan. It is enough for one micro-batch at a time.
+    /// known to be enough for a plan: the limit for one micro-batch at a time.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
         if placement.stages() == self.least * self.workers {
-            // One micro-batch fits by itself, so the automatic plan that runs them one after the other fits, too.
+            // If one micro-batch fits by itself, so does the automatic plan that runs the micro-batches one after
+            // another.
             let one = |owned: &Vec<usize>| owned.iter().map(|&stage| memory.stages[stage].peak()).sum::<f64>();
             let enough = placement.stages_of().iter().map(one).fold(0.0, f64::max);
             let known = self.fitting.map_or(f64::INFINITY, |(_, enough)| enough);
@@ -272,7 +273,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 }
 
-/// Sort key of a plan in the search, lower is better. Of plans with equal ranks, the search keeps the first.
+/// Sort key of a plan in the search; a lower key is better. Of plans with equal keys, the search keeps the first.
 struct Rank {
     /// Step time, longest span and peak memory of the plan, compared in this order. Lower is better.
     numbers: [f64; 3],

@@ -12,9 +12,9 @@ use crate::simulate::Memory;
 /// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
 /// - **Work.** Take all forward and backward passes of a worker that cannot begin before time r, and after which at
-///   least time q of other work remains. They run one after the other, so the flush (the end of all forward and
-///   backward passes) is at r + their sum + q or later. The bound is the largest such value over all r and q. It is
-///   known as the bound of one machine with heads and tails (Carlier, 1982,
+///   least time q of other work remains. These passes run one after another, so the flush (the end of all forward and
+///   backward passes) is at r + the sum of their times + q or later. The bound is the largest such value over all r and
+///   q. It is known as the bound of one machine with heads and tails (Carlier, 1982,
 ///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the
 ///   link between the two.
@@ -88,7 +88,7 @@ struct Stage {
     /// entry has the total time, and the least times before and after.
     sends: [Work; 2],
     /// Lower bound on the stage's memory x time in a step: the sum, over all micro-batches, of the memory that a
-    /// micro-batch occupies times how long it occupies it. In the units of memory and costs.
+    /// micro-batch occupies times how long it occupies it. Its unit is the unit of memory times that of the costs.
     memory_time: f64,
 }
 
