@@ -97,9 +97,9 @@ impl Costs {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes the costs of a plan from the costs of each stage for each micro-batch. `stages` has one list per stage,
-    /// with one entry per micro-batch. The last entry of a list applies to all further micro-batches. Optimizer steps
-    /// take no time.
+    /// Makes the costs of a plan whose micro-batches have different costs. `stages` has one list per stage, with one
+    /// entry per micro-batch. The last entry of a list applies to all further micro-batches. Optimizer steps take no
+    /// time.
     ///
     /// # Panics
     /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
@@ -197,7 +197,7 @@ impl Costs {
         self.optimizer[stage]
     }
 
-    /// Returns the costs of a plan with every time scaled by `factor`, such as 1000 to turn seconds into milliseconds.
+    /// Returns these costs with every time multiplied by `factor`, such as 1000 to turn seconds into milliseconds.
     ///
     /// # Panics
     /// Panics if a product is negative or not finite.

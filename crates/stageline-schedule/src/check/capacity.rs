@@ -18,14 +18,13 @@ pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the smallest channel capacity at which a plan does not deadlock. The channel capacity is the number of
-/// micro-batches that a channel between two stages can hold. `safe` returns whether the plan is free of deadlocks at a
-/// given capacity.
+/// Returns the smallest channel capacity, in micro-batches per channel between two stages, at which a plan does not
+/// deadlock. `safe` returns whether the plan is free of deadlocks at a given capacity.
 ///
 /// The plan must deadlock at the capacity `unsafe_capacity`. Returns `None` if it also deadlocks at `micro_batches`,
 /// the number of micro-batches in a step: a channel never holds more, so a larger capacity does not help.
 ///
-/// Uses bisection, which is valid because a larger capacity never causes a deadlock.
+/// The method is bisection, which is valid because a larger capacity never causes a deadlock.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut below, mut above) = (unsafe_capacity, micro_batches);
     if below >= above || !safe(above) {

@@ -57,8 +57,8 @@ impl Checked {
     /// Returns the plan as a CSV string in PyTorch's lowered format (`compute_comms`), with one row per worker. A row
     /// has the worker's forward and backward passes, and its sends to and receives from other workers.
     ///
-    /// A wait is added for each send. For an activation, it comes right after the backward pass (or input gradient) of
-    /// the same stage and micro-batch. For a gradient, it comes at the end of the row.
+    /// A wait is added for each send. The wait for an activation comes right after the backward pass (or input
+    /// gradient) of the same stage and micro-batch. The wait for a gradient comes at the end of the row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
@@ -104,8 +104,8 @@ impl Checked {
     /// Returns a plan for evaluation: the forward passes of the first `micro_batches` micro-batches, in the order of
     /// this plan.
     ///
-    /// The result does not deadlock, because this plan does not. Removing all backward passes and the last forward
-    /// passes, together with their transfers, cannot cause a deadlock.
+    /// The result does not deadlock, because this plan does not. Removing the backward passes and the forward passes of
+    /// later micro-batches, with their transfers, cannot cause a deadlock.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn chunks_of_one_worker_may_exchange_with_each_other() {
-        // Each of two workers has two chunks, and the output of stage 1 goes to stage 2 on worker 0 again.
+        // Each of two workers has two chunks (stages). The output of stage 1 goes back to worker 0, which has stage 2.
         let plan = Plan::from_csv("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n").unwrap();
         assert_eq!(check(plan, 1).unwrap().transfers().len(), 6);
     }

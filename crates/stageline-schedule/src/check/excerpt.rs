@@ -23,7 +23,7 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Whether the worker has further actions `(before, after)` those that this row of the excerpt shows.
+    /// Whether the worker has `(earlier, later)` actions that this row of the excerpt leaves out.
     cut_off: (bool, bool),
 }
 

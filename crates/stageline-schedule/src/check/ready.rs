@@ -5,13 +5,13 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of simulated workers that may be able to run their next instruction, and so must be visited by the replay.
+/// The queue of simulated workers that may be able to run their next instruction. The replay advances each of them.
 pub(crate) enum Ready {
-    /// Advance the worker that was pushed last. Used for asynchronous transfers, where the order of workers does not
+    /// Advance the worker that was pushed last. This is for asynchronous transfers, where the order of workers does not
     /// change the simulated times. The entries are indices of workers.
     Stack(Vec<usize>),
-    /// Advance the worker with the earliest simulated time. Used for serialised transfers, which run first come, first
-    /// served. The entries are the time and the index of each worker.
+    /// Advance the worker with the earliest simulated time. This is for serialised transfers, which run first come,
+    /// first served. The entries are the time and the index of each worker.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 

@@ -34,10 +34,10 @@ pub struct Span {
 
 /// Callbacks for a replay (a simulated run of a plan), which reports every forward pass, backward pass and send.
 pub(crate) trait Observer {
-    /// Called for each action, such as a forward pass, that a simulated worker runs. `_span` has the action, its start
-    /// and its end.
+    /// Receives each action, such as a forward pass, that the simulated worker `_worker` runs. `_span` has the action,
+    /// its start and its end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Called for each send by a simulated worker, at the simulated time `_time`. All sends that this one depends on
+    /// Receives each send by a simulated worker, with its simulated time `_time`. All sends on which this send depends
     /// are reported first.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
@@ -119,8 +119,8 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// For each worker, the simulated time at which its communication stream (queue of transfers) is free. Used for
-    /// serialised transfers only.
+    /// For each worker, the simulated time at which its communication stream (queue of transfers) is free. Only
+    /// serialised transfers use it.
     streams: Vec<f64>,
     links: Links,
     ready: Ready,

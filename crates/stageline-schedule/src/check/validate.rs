@@ -55,8 +55,8 @@ fn every_stage_has_one_worker(plan: &Plan) -> Result<(), CheckError> {
 fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
     let (stages, micro_batches) = (plan.stages(), plan.micro_batches());
     let actions = || plan.rows().iter().flatten();
-    // A plan with huge indices has fewer actions than stage x micro-batch pairs, and is rejected here. So the table
-    // never outgrows the plan.
+    // A plan with huge indices has fewer actions than stage x micro-batch pairs, and is rejected here. So the table of
+    // pairs is never larger than the plan.
     let pairs = stages.checked_mul(micro_batches).filter(|pairs| *pairs <= actions().count());
     let Some(pairs) = pairs else { return Err(first_missing(plan)) };
     let mut progress = vec![Progress::Nothing; pairs];
@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_deadlock_names_each_blocked_worker_and_the_least_safe_capacity() {
-        // Stage 0 sends both activations before it receives a gradient; stage 1 returns a gradient in between.
+        // Stage 0 sends all activations before it receives a gradient, but stage 1 sends a gradient after each forward
+        // pass.
         let message = rejected("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", 0);
         assert!(message.contains("worker 0 at 0SEND_F1 waits for room in the channel to stage 1"), "{message}");
         assert!(message.contains("worker 1 at 1SEND_B0 waits for room in the channel to stage 0"), "{message}");

@@ -77,7 +77,8 @@ impl Costs {
 mod tests {
     use super::*;
 
-    /// Tests costs of three workers whose stages are divided in two. The link between the workers 1 and 2 is slow.
+    /// Tests the costs of three workers after each worker's stage is divided into two. The link between the workers 1
+    /// and 2 is slow.
     #[test]
     fn transfers_keep_the_times_of_their_workers_when_stages_are_divided() {
         let cost = |activation, gradient| StageCost {
@@ -97,7 +98,7 @@ mod tests {
         let v = sends(&v);
         assert_eq!([v[0].0, v[1].0, v[3].0, v[4].0], [1.0, 3.0, 6.0, 4.0]);
         assert_eq!([v[1].1, v[2].1, v[4].1, v[5].1], [4.0, 6.0, 3.0, 1.0]);
-        // In turn, stage 3 is on worker 0 again, so the last worker sends to the first.
+        // In a round-robin placement, stage 3 is on worker 0 again, so the last worker sends to the first.
         let turns = whole.cut(&Placement::in_turn(3, 2));
         assert_eq!(turns.links[..5], [0.5, 9.0, 0.25, 0.5, 9.0]);
         assert_eq!(sends(&turns)[..5].iter().map(|sends| sends.0).collect::<Vec<_>>(), [1.0, 3.0, 5.0, 1.0, 3.0]);

@@ -23,12 +23,12 @@ pub struct Account {
     pub imbalance: f64,
     /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
     pub transfer: f64,
-    /// The worker's idle time, in seconds, because another worker's optimizer steps take longer. Gradient norms count as
-    /// part of a worker's last backward pass.
+    /// The worker's idle time, in seconds, because another worker's optimizer steps take longer. Gradient norms count
+    /// as part of the worker's last backward pass.
     pub flush: f64,
-    /// Time, in seconds, that device synchronisation adds to a synchronised step, where each worker waits after every
-    /// action until its device has finished. It is the same for all workers of a data-parallel replica, and 0 in other
-    /// steps and in logs without this field.
+    /// Time, in seconds, that device synchronisation adds to a synchronised step, in which each worker waits after
+    /// every action until its device has finished. This time is the same for all workers of a data-parallel replica,
+    /// and 0 in other steps and in logs without this field.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
     /// The worker's idle time that no other field explains, in seconds, such as late thread wake-ups, channel overhead,
@@ -76,7 +76,8 @@ impl Account {
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
     /// Bytes that the worker has allocated at the beginning of a step: parameters and optimizer state. If steps
-    /// overlap, they include a copy of this state from before the previous step, so that this step can be rolled back.
+    /// overlap, they include a copy of this state from before the previous step, so that the previous step can be
+    /// rolled back.
     pub resident: u64,
     /// Peak number of bytes that the worker has allocated at any time of the step.
     pub peak: u64,

@@ -15,13 +15,13 @@ pub enum Activity {
     /// The worker executes an instruction of the plan on one of its stages: it computes, sends or receives for a
     /// micro-batch.
     Instruction(Instruction),
-    /// The worker reduces the gradients of one of its stages over all data-parallel replicas. Replica 0 adds up the
-    /// gradient sums, and the other replicas send theirs to replica 0.
+    /// The worker reduces the gradients of one of its stages over all data-parallel replicas. The other replicas send
+    /// their gradient sums to replica 0, which adds them up.
     Reduce,
     /// The worker finishes the backward part of a step on one of its stages, before the optimizer step: it reads
     /// gradient norms and losses from the device, and reports which micro-batches the stage's gradient sum contains.
     Finish,
-    /// The worker waits, once its gradients are complete, for the decision whether all stages run their optimizer steps
+    /// The worker waits, once its gradients are complete, for the verdict: either all stages run their optimizer steps,
     /// or all skip this step.
     Verdict,
     /// The worker steps the optimizer of one of its stages. In a replica other than 0, it receives the new parameter

@@ -9,8 +9,8 @@ use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
 /// Actions that the parser ignores in the CSV of PyTorch's lowered schedules (schedules with communication): waits,
-/// FSDP unsharding and resharding, and gradient reduction. `true` if a micro-batch index follows the action's name, as
-/// in `0WAIT_SEND_F3` (stage 0, micro-batch 3).
+/// FSDP unsharding and resharding, and gradient reduction. Each entry has the action's name, and `true` if a
+/// micro-batch index follows the name, as in `0WAIT_SEND_F3` (stage 0, micro-batch 3).
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -44,8 +44,8 @@ impl Plan {
     /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two actions in order.
     /// - A lowered plan (a plan with its sends and receives) must have exactly the transfers that its actions need. The
     ///   transfers are skipped, because lowering adds them again.
-    /// - Earlier PyTorch versions write `BW` for the whole backward pass, and `B` and `W` for its halves. A plan that
-    ///   has a `W` but no `I` is parsed with these letters.
+    /// - Earlier PyTorch versions write `BW` for the whole backward pass, and `B` (input gradient) and `W` (weight
+    ///   gradient) for a split one. A plan that has a `W` but no `I` is parsed with these letters.
     ///
     /// # Errors
     /// Returns the row and column, counted from 1, of the first error:

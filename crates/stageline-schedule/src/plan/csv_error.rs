@@ -12,7 +12,7 @@ pub struct ParsePlanError {
     pub row: usize,
     /// Column of the faulty cell in the plan's CSV, counted from 1.
     pub column: usize,
-    /// Reason why the parser rejects the faulty cell of the plan's CSV.
+    /// Reason why the cell at this row and column of the plan's CSV is rejected.
     pub cause: CellError,
 }
 

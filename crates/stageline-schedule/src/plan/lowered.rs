@@ -1,5 +1,5 @@
-//! Lowered plans (plans with their sends and receives) as CSV. Writes the sends and receives between the actions, and
-//! checks those of a parsed plan.
+//! Lowered plans (plans with their sends and receives) as CSV. This module writes the sends and receives between the
+//! actions, and checks the transfers of a parsed plan.
 
 use std::collections::HashMap;
 

@@ -63,7 +63,7 @@ impl Timeline {
     /// no time.
     ///
     /// Use this method instead of [`idle_by_cause`](Self::idle_by_cause) if transfers were simulated as parts of
-    /// forward and backward passes. The costs then do not show the times of transfers.
+    /// forward and backward passes. In this case, the costs do not show the times of transfers.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }

@@ -65,7 +65,7 @@ impl StageMemory {
 pub struct Memory {
     /// The device memory that one micro-batch occupies on each stage: one entry per stage, in bytes or any other unit.
     pub stages: Vec<StageMemory>,
-    /// Maximum device memory that a worker may have allocated for micro-batches, in the same unit as `stages`.
+    /// Maximum device memory that micro-batches may occupy on a worker, in the same unit as `stages`.
     pub limit: f64,
 }
 
