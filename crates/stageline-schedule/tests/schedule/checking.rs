@@ -1,5 +1,5 @@
-//! Tests that accepted plans complete, also if the workers make their transfers one at a time in the plan's global
-//! order, and that damaged plans are rejected.
+//! Tests that plans that pass the check complete, and that damaged plans are rejected. Plans also complete if the
+//! workers make their transfers one at a time in the plan's global order.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -36,12 +36,12 @@ fn random_plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Generates the plans of schedules with some neighbouring actions swapped. Most of these plans still complete.
+/// Generates plans of schedules in which some neighbouring actions are swapped. Most of these plans still complete.
 fn swapped_plan() -> impl Strategy<Value = Plan> {
     let swaps = prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12);
     (1..6_usize, 1..7_usize, 0..SCHEDULES.len(), swaps).prop_map(|(workers, micro_batches, schedule, swaps)| {
         let schedule = SCHEDULES[schedule];
-        // Some schedules need a multiple of the number of workers.
+        // Some schedules need a number of micro-batches that is a multiple of the number of workers.
         let plan = |micro_batches| schedule.plan(workers * schedule.chunks(), micro_batches);
         let plan = plan(micro_batches).or_else(|_| plan(workers * micro_batches)).unwrap();
         let mut rows = plan.rows().to_vec();
@@ -59,7 +59,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
 }
 
 /// Runs a checked plan on simulated workers that make their transfers one at a time, in the plan's global order of
-/// transfers. `choices` gets the number of workers that can advance, and returns the index of the one that does.
+/// transfers. `choices` gets the number n of workers that can advance, and returns which of them advances, as a number
+/// below n.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -125,8 +126,8 @@ proptest! {
         }
     }
 
-    /// Tests plans with two chunks (stages) per worker in a V, for up to 16 workers. They complete if channels between
-    /// stages store one micro-batch.
+    /// Tests plans with two chunks (stages) per worker in a V, for up to 16 workers. They complete if each channel
+    /// between two stages holds one micro-batch.
     #[test]
     fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {
@@ -167,8 +168,8 @@ proptest! {
         }
     }
 
-    /// Tests that wrong plans are rejected. Each is a correct plan in which one backward, whole or half, is dropped,
-    /// doubled, or moved to the front of its worker's list.
+    /// Tests that wrong plans are rejected. Each is a correct plan in which one backward pass, or one half of a split
+    /// backward pass, is dropped, doubled, or moved to the front of its worker's list.
     #[test]
     fn mutated_plans_are_rejected(
         stages in 1..5_usize, micro_batches in 1..6_usize, schedule in 0..SCHEDULES.len(), pick: prop::sample::Index, kind in 0..3,

@@ -24,8 +24,8 @@ const PIECES: [&str; 16] = [
     "é\u{0}",
 ];
 
-/// Generates damaged CSV texts of plans, for tests of the parser. At random places, a few bytes of a correct text are
-/// replaced by a piece of text.
+/// Generates damaged CSV texts of plans, for tests of the parser. At up to 7 random places, 0 to 3 bytes of a correct
+/// text are replaced by a digit or a piece of text.
 fn damaged() -> impl Strategy<Value = String> {
     let cuts = prop::collection::vec((any::<prop::sample::Index>(), 0..4_usize, 0..PIECES.len() + 10), 0..8);
     (0..SCHEDULES.len(), 1..5_usize, 1..5_usize, any::<bool>(), cuts).prop_map(
@@ -46,7 +46,8 @@ fn damaged() -> impl Strategy<Value = String> {
     )
 }
 
-/// Parses a text as a plan. If it is a plan, calls every function that accepts plans. None of them may panic.
+/// Parses a CSV text as a plan. If the text is valid, calls every function that accepts plans. None of these functions
+/// may panic. If the text is invalid, the error must name the row and column of the faulty cell.
 fn exercise(csv: &str, capacity: usize) {
     let plan = match Plan::from_csv(csv) {
         Ok(plan) => plan,

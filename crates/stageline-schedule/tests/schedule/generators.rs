@@ -7,7 +7,8 @@ use stageline_schedule::{
 
 use crate::{V_SHAPED, simulated};
 
-/// Compares the plan of 1F1B for 4 stages and 8 micro-batches with that of PipeDream-Flush, written by hand.
+/// Compares the plan of 1F1B for 4 stages and 8 micro-batches with the plan of PipeDream-Flush, which was written by
+/// hand.
 #[test]
 fn one_f_one_b_is_pipedream_flush() {
     let expected = "\
@@ -41,7 +42,7 @@ fn zb_v_is_pytorchs() {
 }
 
 /// Compares DualPipeV's plan with that of PyTorch 2.15's `ScheduleDualPipeV` for 3 workers and 6 micro-batches. Where
-/// PyTorch overlaps a forward with a backward, the compared plan has the two in sequence.
+/// PyTorch overlaps a forward pass with a backward pass, the compared plan has the two passes in sequence.
 #[test]
 fn dualpipe_v_is_pytorchs() {
     let expected = "\
@@ -98,7 +99,7 @@ fn live_micro_batches_are_the_papers() {
 }
 
 /// Tests the peak number of live chunks in schedules with two chunks (stages) per worker in a V. A chunk counts once
-/// for each micro-batch whose activations it keeps. In the papers, ZB-V needs as much memory as 1F1B
+/// for each micro-batch whose activations it retains. In the papers, ZB-V needs as much memory as 1F1B
 /// (arXiv:2401.10241), V-Half about a half of it and V-Min about a third (arXiv:2405.15362).
 #[test]
 fn live_chunks_in_a_v_are_the_papers() {

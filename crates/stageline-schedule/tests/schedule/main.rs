@@ -13,7 +13,7 @@ use stageline_schedule::{Checked, Costs, DualPipeV, Schedule, Timeline, VHalf, V
 /// The schedules with two chunks (stages) per worker in a V: the first and the last stage share a worker.
 const V_SHAPED: [&dyn Schedule; 4] = [&ZbV, &DualPipeV, &VHalf, &VMin];
 
-/// Returns the plan of a schedule, checked for channels that can store all micro-batches of a step.
+/// Returns the plan of a schedule, checked for channels that each hold all micro-batches of a step.
 fn checked(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Checked {
     check(schedule.plan(stages, micro_batches).unwrap(), micro_batches).unwrap()
 }

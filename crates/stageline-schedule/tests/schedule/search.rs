@@ -13,8 +13,8 @@ use stageline_schedule::{
 
 use crate::simulated;
 
-/// Returns every order of a stage's six actions on two micro-batches: their forwards, input gradients and weight
-/// gradients. Each micro-batch has these three in this order.
+/// Returns every order of a stage's six actions on two micro-batches: their forward passes, input gradients and weight
+/// gradients. The three actions on a micro-batch are always in this order.
 fn orders(stage: usize) -> Vec<Vec<Action>> {
     let of = |micro_batch| {
         let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
@@ -27,7 +27,7 @@ fn orders(stage: usize) -> Vec<Vec<Action>> {
     merged.collect()
 }
 
-/// The list of all plans of two stages and two micro-batches that split backwards and complete without a deadlock.
+/// The list of all plans of two stages and two micro-batches that split backward passes and do not deadlock.
 static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     let pairs =
         orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));
@@ -65,7 +65,7 @@ proptest! {
     }
 
     /// Tests the search for two stages and two micro-batches. The step of its plan is at most as long as that of the
-    /// best small plan. It may be shorter, because the search may also split stages into halves.
+    /// best small plan. It may be shorter, because the search may also divide stages into chunks.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -115,8 +115,8 @@ proptest! {
     }
 }
 
-/// Tests a plan whose step is as short as the lower bound. It is ZB-H2's plan, if forward, input gradient and weight
-/// gradient take the same time. The last of P stages then begins after P-1 forwards and never idles.
+/// Tests a plan whose step is as short as the lower bound. It is ZB-H2's plan, if forward pass, input gradient and
+/// weight gradient take the same time. The last of P stages then begins after P-1 forward passes and never idles.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -126,8 +126,8 @@ fn the_bound_is_reached() {
     }
 }
 
-/// Tests the lower bound on the length of a step, with memory for one live micro-batch. Each micro-batch must then pass
-/// all stages forward and backward before the next one begins.
+/// Tests the lower bound on the step time if there is memory for only one live micro-batch. Each micro-batch must then
+/// pass all stages forward and backward before the next one begins.
 #[test]
 fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
@@ -137,13 +137,13 @@ fn the_bound_counts_delays_by_memory() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// Tests searches in which many plans have equal steps, with one worker or without costs. The found plan is one of
-/// those with the least memory. Of these, it has the fewest stages per worker.
+/// Tests searches in which many plans have equal steps, because there is one worker or all costs are 0. The found plan
+/// has the least memory and, among the plans with that memory, the fewest stages per worker.
 #[test]
 fn equal_steps_are_decided_by_memory_and_chunks() {
     let single = best(1, &Costs::uniform(1, 1.0, 2.0), &Memory::unlimited(1), 4).unwrap();
     assert_eq!((single.schedule, single.checked.plan().peak_live()), ("gpipe", vec![1]));
-    // A worker alone has the same step with any order, but sums of thirds differ by rounding.
+    // A single worker has the same step in every order of its actions, except for rounding errors of the sum.
     let thirds = Costs::equal(1, StageCost::new(0.1, 0.2, 0.7));
     for costs in [thirds, Costs::uniform(1, 0.0, 0.0)] {
         let found = best(6, &costs, &Memory::unlimited(1), 4).unwrap();
@@ -159,9 +159,9 @@ fn equal_steps_are_decided_by_memory_and_chunks() {
     assert_eq!(best(8, &Costs::uniform(4, 1.0, 2.0), &Memory::unlimited(4), 1).unwrap().timeline.step(), 27.0);
 }
 
-/// Tests the search with links that a transfer occupies for 2, at 4 workers and 8 micro-batches. In a V, the last
-/// worker waits for three forwards of half stages and three transfers, and must then compute without a pause. Plans
-/// that are made as if links were free take 114.
+/// Tests the search with links that a transfer occupies for 2 units of time, at 4 workers and 8 micro-batches. In a V,
+/// the last worker waits for three forward passes of half a stage and three transfers, and must then compute without a
+/// pause. Plans that ignore the links take 114.
 #[test]
 fn the_search_takes_links_into_account() {
     let costs = Costs::equal(4, StageCost::new(4.0, 4.0, 4.0)).with_links(vec![2.0; 4]);
@@ -169,8 +169,9 @@ fn the_search_takes_links_into_account() {
     assert_eq!(found.timeline.step(), 3.0 * (2.0 + 2.0) + 8.0 * 12.0);
 }
 
-/// Tests a link that is slower than the workers. It carries 5 activations after the first forward. The last one is
-/// followed by its forward, its two input gradients, their transfer and a weight gradient.
+/// Tests a link that is slower than the workers. The link carries 5 activations after the first forward pass. After the
+/// last activation come the forward pass and the input gradient of stage 1, the transfer of that gradient, and the
+/// input and weight gradients of stage 0.
 #[test]
 fn the_bound_counts_slow_links() {
     let costs = Costs::equal(2, StageCost::new(1.0, 1.0, 1.0).with_latency(0.5)).with_links(vec![3.0; 2]);
@@ -253,10 +254,10 @@ fn the_search_takes_the_costs_of_each_placement() {
     }
     let error = best_placed(3, 6, 1..=4, |_| None).unwrap_err();
     assert_eq!(error, SearchError::Costs { workers: 3 });
-    // A worker has at least one stage.
+    // A range that begins at 0 chunks counts as beginning at 1.
     assert_eq!(best_placed(3, 6, 0..=4, |_| None).unwrap_err(), error);
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
-    // A search that would be too long is refused before any costs are asked for.
+    // A search that would be too long is rejected before it requests any costs.
     let too_large = best_placed(1001, 300, 1..=4, |_| unreachable!()).unwrap_err();
     let expected = SearchError::TooLarge { workers: 1001, micro_batches: 300, most_workers: 1000, most: 300_000 };
     assert_eq!(too_large, expected);
@@ -264,11 +265,12 @@ fn the_search_takes_the_costs_of_each_placement() {
         too_large.to_string().contains("the limits are 1000 workers and a product of 300000, for a few minutes; ask")
     );
     assert!(matches!(check_search_size(601, 500), Err(SearchError::TooLarge { .. })));
-    // A search of two minutes is not.
+    // A search that takes about two minutes is accepted.
     assert_eq!(check_search_size(400, 500), Ok(()));
 }
 
-/// Tests that the search finds the best plan that runs with the given channels. Larger channels allow shorter steps.
+/// Tests that the search finds the best plan that does not deadlock at the given channel capacity. Larger channels
+/// allow shorter steps.
 #[test]
 fn the_search_keeps_to_the_channels() {
     let costs = Costs::uniform(4, 1.0, 2.0).with_latencies(&[0.5; 4]);
@@ -309,9 +311,9 @@ fn the_search_keeps_the_stages_of_a_model_that_cannot_be_joined() {
         let interleaved = simulated(&Interleaved { chunks: 6 }, 6 * workers, 8, &found.costs).step();
         assert!(found.bound <= found.timeline.step() && found.timeline.step() <= interleaved);
     }
-    // A single worker never waits: 8 micro-batches pass 6 stages, forward in 1 and backward in 2.
+    // A single worker never waits: 8 micro-batches pass 6 stages, each forward in time 1 and backward in time 2.
     assert_eq!(best_placed(1, 8, 6..=6, of(f64::INFINITY)).unwrap().timeline.step(), 8.0 * 6.0 * 3.0);
-    // A worker has to keep one micro-batch on all of its stages.
+    // A worker needs memory for one micro-batch on each of its 6 stages.
     let too_small = best_placed(2, 8, 6..=6, of(5.0)).unwrap_err();
     assert_eq!(too_small, SearchError::Memory { limit: 5.0, enough: 6.0 });
     assert_eq!(best_placed(2, 8, 6..=6, of(6.0)).unwrap().checked.plan().stages(), 12);

@@ -37,8 +37,8 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
-/// Tests GPipe and 1F1B with P stages and M micro-batches, where a forward takes the time F and a backward the time B.
-/// The step is (M+P-1)(F+B), and the bubble is (P-1)/(M+P-1), as in arXiv:1811.06965 and arXiv:2104.04473.
+/// Tests GPipe and 1F1B with P stages and M micro-batches, where a forward pass takes the time F and a backward pass
+/// the time B. The step is (M+P-1)(F+B), and the bubble is (P-1)/(M+P-1), as in arXiv:1811.06965 and arXiv:2104.04473.
 #[test]
 fn step_and_bubble_are_the_papers() {
     for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
@@ -68,8 +68,8 @@ fn chunks_divide_the_bubble() {
     }
 }
 
-/// Tests the idle time of ZB-V, V-Half and V-Min, if forward, input gradient and weight gradient take the same time. It
-/// is the time of the formula in each schedule's documentation.
+/// Tests the idle time of ZB-V, V-Half and V-Min, if forward pass, input gradient and weight gradient take the same
+/// time. The idle time follows the formula in each schedule's documentation.
 #[test]
 fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -90,8 +90,8 @@ fn idle_time_in_a_v_is_as_documented() {
     }
 }
 
-/// Tests that the idle time of DualPipeV on P workers is (P-1)(2F-W) from 2P micro-batches on. A forward (F) takes as
-/// long as an input gradient, and at least as long as a weight gradient (W).
+/// Tests that the idle time of DualPipeV on P workers is (P-1)(2F-W) for 2P or more micro-batches. A forward pass (F)
+/// takes as long as an input gradient, and at least as long as a weight gradient (W).
 #[test]
 fn idle_time_of_dualpipe_v_is_as_documented() {
     for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
@@ -108,8 +108,8 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
 }
 
 /// Tests how much longer a transfer latency c makes the step of P stages and M micro-batches, if P divides M. Under
-/// 1F1B it is c[2(P-1)M/P + 2(P-2)]. Under eager 1F1B it is 2(P-1)c, if 2c is at most the time of a forward and a
-/// backward.
+/// 1F1B it is c[2(P-1)M/P + 2(P-2)]. Under eager 1F1B it is 2(P-1)c, if 2c is at most the time of a forward pass and a
+/// backward pass together.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -147,14 +147,13 @@ fn costs_may_differ_by_micro_batch() {
     let first = StageCost::new(1.0, 1.0, 1.0);
     let later = StageCost::new(5.0, 0.0, 5.0).with_latency(0.5);
     let costs = Costs::by_micro_batch(vec![vec![first, later], vec![first]]);
-    // On stage 0, F0 takes 1 and F1 takes 5; its second and third micro-batch have a latency.
+    // On stage 0, F0 takes 1, and F1 and F2 take 5 each. The activations of F1 and F2 arrive with a latency of 0.5.
     let timeline = simulate(&checked(&GPipe, 2, 3), &costs);
     let starts: Vec<_> = timeline.rows()[1].iter().take(3).map(|span| span.start).collect();
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// Tests a network link that is slower than the stages. The transfers on the link then determine the length of the
-/// step.
+/// Tests a network link that is slower than the stages. The transfers on the link then determine the step time.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
     let step = |micro_batches: usize, occupied: f64, latency: f64| {
@@ -169,12 +168,13 @@ fn transfers_follow_each_other_on_a_link() {
         // A faster link adds its time only once per direction.
         assert_eq!(step(micro_batches, 0.25, 0.0), 3.0 * (micro_batches as f64 + 1.0) + 0.5);
     }
-    // With latency alone, transfers overlap.
+    // Without time on the link, transfers with latency overlap.
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
-/// Tests two workers with two stages each, whose activations take 8 on the link from worker 0 to worker 1 and no time
-/// back. The link carries those of stage 0 at 1-9 and 9-17, so that of stage 2, which is ready at 11, at 17-25.
+/// Tests two workers with two stages each. An activation occupies the link from worker 0 to worker 1 for 8 units of
+/// time, and the link back for no time. The link carries the two activations of stage 0 from 1 to 9 and from 9 to 17.
+/// An activation of stage 2 is ready at 11, but the link carries it only from 17 to 25.
 #[test]
 fn stages_of_the_same_two_workers_share_their_link() {
     let costs = Costs::equal(4, StageCost::new(1.0, 0.0, 0.0)).with_links(vec![8.0, 0.0, 8.0, 0.0]);
@@ -192,8 +192,8 @@ fn stages_of_the_same_two_workers_share_their_link() {
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
-    // Stage 1 receives micro-batch 1 (sent at 2) before it sends micro-batch 0 (sent at 4), so its stream is busy at
-    // 1-3, 3-5 and 5-7.
+    // Stage 1 receives micro-batch 1, which is sent at 2, before it sends micro-batch 0 at 4. So its stream is busy
+    // from 1 to 3, from 3 to 5 and from 5 to 7.
     let forwards = checked(&GPipe, 3, 2).forwards(2);
     let ends = |costs: &Costs| simulate(&forwards, costs).rows()[2].iter().map(|span| span.end).collect::<Vec<_>>();
     assert_eq!(ends(&costs), [7.0, 8.0]);
@@ -207,8 +207,8 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Tests the formulas for the length of a step. Each result equals the simulated step. For 0 stages or 0 micro-batches
-/// the result is `None`.
+/// Tests each schedule's formula for the step time. Its result equals the simulated step time, and is `None` for 0
+/// stages or 0 micro-batches.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -240,8 +240,9 @@ fn closed_forms_are_the_simulated_steps() {
     }
 }
 
-/// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B. From each
-/// stage to the next, the idle time while the pipeline fills falls by B-F. The idle time while it drains rises by B-F.
+/// Tests the idle time of 1F1B with equal stages, where a forward pass takes the time F and a backward pass the time B.
+/// From each stage to the next, the idle time while the pipeline fills falls by B-F, and the idle time while the
+/// pipeline drains rises by B-F.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));

@@ -1,4 +1,5 @@
-//! A model of hosts that run ahead of their GPUs. It shows why transfers between GPUs are issued in the plan's order.
+//! Tests a model of hosts that run ahead of their GPUs, to show why transfers between GPUs are issued in the plan's
+//! order.
 //!
 //! - A worker's host thread submits work and does not wait for the device. It waits only for other hosts, through
 //!   channels.
@@ -24,7 +25,8 @@ use crate::checked;
 /// The rule by which the host threads of the modelled GPUs issue transfers to communication streams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// A rule for issuing transfers: each host thread issues a transfer as soon as it is the next of its instructions.
+    /// A rule for issuing transfers: each host thread issues a transfer as soon as the transfer is its next
+    /// instruction.
     Freely,
     /// A rule for issuing transfers: the send and the receive of a transfer are submitted together, with no other
     /// operation in between.
@@ -34,7 +36,7 @@ enum Issue {
     InOrder,
 }
 
-/// A model of several GPUs that run a plan: all parts that do not change during the run.
+/// A model of several GPUs that run a plan. It has the parts that do not change during the run.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -49,9 +51,9 @@ struct State {
     /// The progress of each modelled host thread: the index of its current instruction. During a send, it also tells
     /// which of the transfer's two operations (send and receive) are submitted.
     hosts: Vec<(usize, Sending)>,
-    /// The work on each modelled GPU's compute stream that has been submitted and not been done yet.
+    /// The work that is submitted to each modelled GPU's compute stream and not yet done.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers on each modelled communication stream that have been submitted and not been made yet.
+    /// The transfers that are submitted to each modelled communication stream and not yet done.
     streams: Vec<VecDeque<Transfer>>,
     /// The number of transfers that have been issued on each modelled communication stream, in the plan's order.
     turns: Vec<usize>,
@@ -158,8 +160,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all work that the modelled GPUs can do now. Doing it at once hides no deadlock, because the work of a GPU
-    /// never prevents other work.
+    /// Runs all work that the modelled GPUs can do now. Running the work immediately hides no deadlock, because the
+    /// work of a GPU never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -212,7 +214,7 @@ impl Machine {
         state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
-    /// Whether the modelled GPUs have finished all work. If they have not and no host thread can move, the state is a
+    /// Whether the modelled GPUs have finished all work. If work remains and no host thread can move, the state is a
     /// deadlock.
     fn completed(&self, state: &State) -> bool {
         let hosts = state.hosts.iter().zip(&self.rows).all(|((at, _), row)| *at == row.len());
@@ -248,8 +250,8 @@ impl Machine {
 }
 
 /// Tests small models of GPUs in all interleavings of their host threads. If host threads issue transfers without an
-/// order, some interleavings deadlock (except under GPipe). None deadlocks if transfers are issued in the plan's order.
-/// None deadlocks if the send and the receive of each transfer are submitted together.
+/// order, some interleavings deadlock (except under GPipe). No interleaving deadlocks if transfers are issued in the
+/// plan's order, or if the send and the receive of each transfer are submitted together.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [
@@ -266,7 +268,7 @@ fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none()
             "{}, {stages} stages, M = {micro_batches}: {free} states, {deadlocks} deadlocks; in order {ordered}, {none}",
             schedule.name()
         );
-        // GPipe's activations have all arrived before a gradient is sent.
+        // Under GPipe, all activations have arrived before the first gradient is sent.
         assert_eq!(deadlocks > 0, schedule.name() != "gpipe", "{}", schedule.name());
         assert_eq!((paired, none), (0, 0), "{}", schedule.name());
     }
