@@ -18,8 +18,8 @@ const MOST_REASON: usize = 400;
 /// The error if a model cannot be opened or exported, or cannot load weights from PyTorch.
 ///
 /// Messages about a model folder or a configuration are safe to print, as `Display` and as `Debug`, whatever the files
-/// contain: names, paths and values are escaped ([`Printable`]), and a message has at most
-/// [`MOST_BYTES`](Self::MOST_BYTES). The fields contain names, paths and values unchanged.
+/// contain. In a message, names, paths and values are escaped ([`Printable`]). A message has at most
+/// [`MOST_BYTES`](Self::MOST_BYTES) bytes. The fields contain names, paths and values unchanged.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -33,8 +33,8 @@ pub enum ModelError {
     Config {
         /// The path of the model's configuration file that cannot be used.
         path: PathBuf,
-        /// Why the model's configuration cannot be used, for example which field is missing or invalid. It may quote
-        /// the configuration.
+        /// The reason why the model's configuration cannot be used, such as a missing or invalid field. The reason may
+        /// quote the configuration.
         reason: String,
     },
     /// The `model_type` in the model's `config.json` is an architecture that this crate does not support. Open a model
@@ -92,7 +92,7 @@ pub enum ModelError {
     NotStored {
         /// The path, in the model, of the parameter without a suitable tensor, such as `blocks.3.linear.weight`.
         parameter: String,
-        /// Why the parameter has no suitable tensor: the tensor is missing, or has a different shape.
+        /// The reason why the parameter has no suitable tensor: the tensor is missing, or has a different shape.
         cause: Box<FolderError>,
     },
     /// The PyTorch weights contain tensors that do not correspond to any parameter of the model. Map their names with
@@ -220,8 +220,8 @@ pub enum ModelError {
         "the model has no LoRA adapters to export; add some before the training (--lora RANK, or `LanguageModel::adapt`)"
     )]
     NoAdapters,
-    /// The export's target folder is the one that the model, or a new model's configuration, was read from. Files in
-    /// use would be overwritten; choose another folder.
+    /// The export's target folder is the folder from which the model, or a new model's configuration, was read. The
+    /// export would overwrite files in use, so choose another folder.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
         /// The path of the folder from which the model, or a new model's configuration, was read.

@@ -1,5 +1,5 @@
 //! The command-line flags for programs that use a language model: [`ModelFlags`] choose the model and its adapters, and
-//! [`SamplingFlags`] choose how generated text is sampled. They need the feature `flags`.
+//! [`SamplingFlags`] choose how generated text is sampled. This module needs the feature `flags`.
 
 use std::path::PathBuf;
 

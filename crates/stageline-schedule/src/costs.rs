@@ -62,8 +62,8 @@ impl StageCost {
 /// How simulated transfers run: concurrently, or one at a time on each worker's communication stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// Run transfers concurrently: a worker may have any number in flight. They wait for each other only on the same
-    /// direction of the same network link ([`Costs::with_links`]).
+    /// Run transfers concurrently: a worker may have any number of transfers in flight. Transfers wait for each other
+    /// only on the same direction of the same network link ([`Costs::with_links`]).
     #[default]
     Asynchronous,
     /// Run each worker's transfers one after another, first come, first served, as on one communication stream. A

@@ -4,8 +4,8 @@
 //! The input is the numbers of stages, of chunks (stages on one worker) and of micro-batches. The output is a
 //! [`Plan`](crate::Plan), in which every worker has a warm-up, a steady phase and a cool-down. Where a formula is
 //! known, a schedule also gives the step time in closed form. [`SCHEDULES`] lists all generators, [`schedule_named`]
-//! finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers. A generator must
-//! not run, check or simulate its plan, and one schedule does not change another.
+//! finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for the given numbers. A generator
+//! must not run, check or simulate its plan, and one schedule does not change another.
 
 use std::fmt;
 

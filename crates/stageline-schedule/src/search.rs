@@ -1,7 +1,7 @@
 //! Search: the plan with the shortest step for given costs and a memory limit, and the partition of layers into stages.
 //!
 //! The input is the costs and the memory of a model's stages, or the costs of its layers. [`best()`] tries all
-//! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
+//! generators of schedules, and automatic schedules (plans generated for these costs). It returns the [`Best`] plan
 //! with its timeline. [`best_placed()`] searches for costs that depend on the placement of stages on workers.
 //! [`best_with_channels()`] also limits the number of micro-batches that a channel can hold. [`check_search_size`]
 //! tells beforehand whether a search would be too long. [`lower_bound`] gives a lower bound on the step time of every

@@ -121,7 +121,7 @@ impl BlockCache {
     ///
     /// - In training and evaluation: to the earlier positions of its own sample or document.
     /// - If the input continues a generated text: to all earlier positions of this text, using the stored keys and
-    ///   values. Those of the new input are stored too.
+    ///   values. The keys and values of the new input are stored too.
     ///
     /// # Panics
     /// Panics if the input continues a generated text, but the block has not stored exactly the text's earlier

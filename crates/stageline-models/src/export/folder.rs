@@ -22,8 +22,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or a new model's configuration, was opened from `folder`.
-    /// - [`ModelError::Folder`] if the folder cannot be written, if a tokenizer file cannot be read, if the folder has
-    ///   something that the export cannot replace, or if it has weights or files of another model that some programs
+    /// - [`ModelError::Folder`] if the folder cannot be written, or a tokenizer file cannot be read. The folder must
+    ///   also have nothing that the export cannot replace, and no weights or files of another model that some programs
     ///   would also load.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
@@ -109,8 +109,8 @@ impl LanguageModel {
     /// folder's layout, with two exceptions:
     ///
     /// - Obsolete buffers are left out.
-    /// - A tied head's second copy of the token embedding table gets the table's dtype. Otherwise the two would be
-    ///   rounded differently, and the exported model would not be tied.
+    /// - A tied head's second copy of the token embedding table gets the table's dtype. In two dtypes, the copies would
+    ///   be rounded differently, and the exported model would not be tied.
     fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
         let table = self.naming().table().name;
         let layout = source.layout()?.without(|name| self.naming().is_obsolete(name));

@@ -28,8 +28,8 @@ pub type Tokens = Tensor<2, Int>;
 pub type Logits = Tensor<3>;
 
 /// A language model of a supported family, such as GPT-2. Its parameters are read from a model folder in the format of
-/// the Hugging Face hub or, for a new model, initialised at random. This happens in the layers that [`row`](Self::row)
-/// returns, not when the model is opened or created.
+/// the Hugging Face hub or, for a new model, initialised at random. Reading and initialisation happen in the layers
+/// that [`row`](Self::row) returns, not when the model is opened or created.
 #[derive(Clone)]
 pub struct LanguageModel(pub(super) Arc<Inner>);
 
@@ -78,10 +78,10 @@ impl LanguageModel {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
-    /// Saves memory for large frozen matrices: those that the model folder stores in the dtype of `precision` stay in
-    /// this dtype, at 2 bytes per element, instead of 4 bytes for f32 plus 2 bytes for a rounded copy. `precision` must
-    /// be that of the model's pipelines. The results are the same, bit for bit, because stages round parameters in any
-    /// case. Without this setting, all parameters are f32.
+    /// Saves memory for large frozen matrices. A matrix that the model folder stores in the dtype of `precision` stays
+    /// in this dtype, at 2 bytes per element. Otherwise it takes 4 bytes for f32 plus 2 bytes for a rounded copy.
+    /// `precision` must be that of the model's pipelines. The results are the same, bit for bit, because stages round
+    /// parameters in any case. Without this setting, all parameters are f32.
     ///
     /// In a trained pipeline's modules, such a matrix keeps this dtype, and cannot be multiplied with an f32 tensor.
     /// Exported values are the same with and without this setting.

@@ -15,7 +15,7 @@ use crate::parameters::{Position, Selection, Storage, read_lazily};
 pub struct ReadLazily<S> {
     storage: S,
     position: Position,
-    /// The folder to read parameters from; `None` keeps all random initial values. It must have passed
+    /// The folder to read parameters from; `None` keeps all random initial values. The folder must have passed
     /// [`StoredParameter::check`](crate::parameters::StoredParameter::check), or the first use of a parameter may
     /// panic.
     folder: Option<Arc<ModelFolder>>,

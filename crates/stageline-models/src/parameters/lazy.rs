@@ -21,9 +21,9 @@ pub fn parameter_of<const D: usize>(
     read_from(ParamId::new(), folder, tensor, DType::F32, device, true, shape.into())
 }
 
-/// Returns `param` (its id, shape and device, and whether it is frozen) with the dtype `dtype` and a value that is read
-/// from `tensor` in the model folder on first use. The caller must have checked that the folder has this tensor in a
-/// supported dtype; otherwise the first use panics.
+/// Returns a copy of `param` with the dtype `dtype`, whose value is read from `tensor` in the model folder on first
+/// use. The copy has the same id, shape and device, and is frozen if `param` is. The caller must have checked that the
+/// folder has this tensor in a supported dtype; otherwise the first use panics.
 pub fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,
@@ -57,8 +57,8 @@ fn read_from<const D: usize>(
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
-    // Releases the tensor's memory-mapped pages; otherwise those of all tensors read so far would stay in memory, up to
-    // the size of the model.
+    // Releases the tensor's memory-mapped pages. Otherwise the pages of all tensors read so far would stay in memory,
+    // up to the size of the model.
     folder.release(&tensor.name);
     Ok(match (tensor.transposed, shape.as_slice()) {
         (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),

@@ -161,8 +161,8 @@ impl StoredValue {
 /// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are its stages' modules. Adapters
 /// are merged into their weights:
 ///
-/// - With a `scale`, for LoRA adapters: each weight is merged when it is read, by adding `scale` times the product of
-///   the adapter's matrices, so only one merged weight is in memory at a time.
+/// - With a `scale`, for LoRA adapters: each weight is merged when it is read, so only one merged weight is in memory
+///   at a time. Merging adds `scale` times the product of the adapter's matrices.
 /// - Without a `scale`, for any adapters: all are merged immediately, so all merged weights are in memory at the same
 ///   time.
 ///

@@ -72,8 +72,8 @@ impl TorchFormat {
         Self::default()
     }
 
-    /// Replaces `from` by `to` wherever it occurs in tensor names. Both are one or more segments of a dotted name, such
-    /// as `layer.up`, and `from` matches whole segments only: `up` matches in `layer.up.weight` but not in
+    /// Replaces `from` by `to` wherever it occurs in tensor names. `from` and `to` are one or more segments of a dotted
+    /// name, such as `layer.up`, and `from` matches whole segments only: `up` matches in `layer.up.weight` but not in
     /// `layer.gate_up.weight`. An empty `to` removes the segments. Replacements are made in the order in which they are
     /// added, each on the result of the previous one.
     #[must_use]
@@ -82,8 +82,8 @@ impl TorchFormat {
         self.rename_with(move |name| replace_parts(name, &from, &to))
     }
 
-    /// Adds a function that changes tensor names: `rename` takes a name and returns the new one. It is called after the
-    /// replacements that were added earlier.
+    /// Adds a function that changes tensor names: `rename` takes a name and returns the new one. The function is called
+    /// after the replacements that were added earlier.
     #[must_use]
     pub fn rename_with(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.renames.push(Arc::new(rename));

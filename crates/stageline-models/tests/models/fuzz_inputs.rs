@@ -36,8 +36,8 @@ const WORDS: [&str; 20] = [
     "\u{202e}",
 ];
 
-/// The stored inputs (seeds) of the fuzzer that are invalid models, so that opening them must fail. Each entry has the
-/// file name of a seed and a part of the expected error message. All other seeds are valid models.
+/// The fuzzer's stored inputs (seeds) that are invalid models. Opening them must fail. Each entry has the file name of
+/// a seed and a part of the expected error message. All other seeds are valid models.
 const REFUSED: [(&str, &str); 81] = [
     ("activation_long", r#"hidden_act "xxx"#),
     ("activation_other", r#"hidden_act "relu": these models have silu"#),

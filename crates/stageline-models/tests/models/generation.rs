@@ -11,8 +11,8 @@ use crate::toy::{batch, configurations, logits, new, pipeline, plain, tokens};
 
 const NEW: usize = 20;
 
-/// Returns the 20 tokens that continue a prompt greedily. Each comes from a forward pass over the whole text, without a
-/// KV cache.
+/// Returns the 20 tokens that continue a prompt greedily. Each token comes from a forward pass over the whole text,
+/// without a KV cache.
 fn by_whole_forwards(pipeline: &mut Pipeline<Samples, Logits, Tokens>, prompt: &[u32]) -> Vec<u32> {
     let mut text = prompt.to_vec();
     for _ in 0..NEW {

@@ -54,8 +54,8 @@ fn recomputations() -> Vec<Recompute> {
 }
 
 /// Returns a cut (partition) of a toy model of 10 layers (embeddings, 4 blocks with two layers each, head) into the
-/// given number of stages: the index of the first layer of each stage. A stage boundary before a layer with an even
-/// index divides a block.
+/// given number of stages. It lists the index of the first layer of each stage. A stage boundary before a layer with an
+/// even index divides a block.
 fn cut(stages: usize) -> &'static str {
     match stages {
         1 => "0",

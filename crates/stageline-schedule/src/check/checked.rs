@@ -118,8 +118,8 @@ impl Checked {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
 
-    /// Returns a plan of two steps that overlap. Each worker begins the second step as soon as it has finished its part
-    /// of the first. If a step has M micro-batches, those of the second step have the indices M to 2M-1.
+    /// Returns a plan of two steps that overlap. Each worker begins the second step as soon as it has finished its own
+    /// actions of the first step. If a step has M micro-batches, those of the second step have the indices M to 2M-1.
     ///
     /// The result does not deadlock, because the first step never waits for the second.
     pub fn twice(&self) -> Self {

@@ -2,8 +2,9 @@
 //! workers.
 //!
 //! Every worker runs its instructions in order. A receive waits for its message, and a send waits for room in its
-//! channel. This is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974). Whether such
-//! a network deadlocks does not depend on timing, so one run with any costs decides it for all costs.
+//! channel. Workers and channels form a network of sequential processes on bounded first-in first-out channels (Kahn,
+//! 1974). Whether such a network deadlocks does not depend on timing, so one run with any costs shows whether the plan
+//! deadlocks.
 //!
 //! A blocked worker is visited again only when its message has been sent or its channel has a free slot, so a replay
 //! takes time linear in the number of actions. If transfers are serialised on communication streams, workers are
@@ -171,8 +172,8 @@ impl Run<'_> {
         }
     }
 
-    /// Simulates a send: puts the message into the channel if the channel has a free slot. Otherwise the sender is
-    /// blocked.
+    /// Simulates a send: puts the message into the channel if the channel has a free slot. Without a free slot, the
+    /// sender is blocked.
     fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
@@ -224,8 +225,8 @@ impl Run<'_> {
     }
 
     /// Simulates a receive: takes the message out of the channel if the message is at the head and has arrived. A
-    /// message at the head that is still in flight makes the worker wait until it arrives. Otherwise the worker is
-    /// blocked.
+    /// message at the head that is still in flight makes the worker wait until it arrives. If the head has another
+    /// message, or the channel is empty, the worker is blocked.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;

@@ -54,8 +54,8 @@ impl Account {
 
     /// Returns the name of each cause of idle time, and the fraction of the total stage time that it explains; 0.1 is
     /// 10%. The fraction is `idle time of all workers for this cause / (number of workers * step)`, where `step` is the
-    /// step time in seconds. It can be slightly below 0 for causes that are differences of measured times, such as
-    /// `other`.
+    /// step time in seconds. The fraction can be slightly below 0 for causes that are differences of measured times,
+    /// such as `other`.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {

@@ -18,8 +18,8 @@ pub enum Activity {
     /// The worker reduces the gradients of one of its stages over all data-parallel replicas. The other replicas send
     /// their gradient sums to replica 0, which adds them up.
     Reduce,
-    /// The worker finishes the backward part of a step on one of its stages, before the optimizer step: it reads
-    /// gradient norms and losses from the device, and reports which micro-batches the stage's gradient sum contains.
+    /// The worker finishes the backward part of a step on one of its stages, before the optimizer step. It reads
+    /// gradient norms and losses from the device, and reports the micro-batches in the stage's gradient sum.
     Finish,
     /// The worker waits, once its gradients are complete, for the verdict: either all stages run their optimizer steps,
     /// or all skip this step.

@@ -63,8 +63,8 @@ impl Event {
 /// A worker's allocated memory during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
-/// synchronised steps only (where workers wait for their device after every action). It is the number of bytes
-/// allocated from the GPU's memory pools at the end of each event. Stages on the same GPU share the pools.
+/// synchronised steps only (where workers wait for their device after every action). The measured value is the number
+/// of bytes allocated from the GPU's memory pools at the end of each event. Stages on the same GPU share the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {

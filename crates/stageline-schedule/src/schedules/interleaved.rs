@@ -8,7 +8,7 @@ use crate::plan::{Action, Plan};
 
 /// The interleaved 1F1B schedule over P workers with V chunks (stages) each, in Megatron-LM's order (Narayanan et al.,
 /// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)). Stage s is on worker s mod P. A worker runs the forward
-/// passes of P micro-batches on one chunk, then those of the same micro-batches on the next chunk.
+/// passes of P micro-batches on one chunk, then the forward passes of the same micro-batches on the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
 ///

@@ -13,7 +13,8 @@ pub trait Schedule {
 
     /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M) per step.
     ///
-    /// `stages` counts the stages of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
+    /// `stages` counts the stages of the whole model. Each worker has V stages ([`chunks`](Self::chunks)), so there are
+    /// P = `stages` / V workers.
     ///
     /// # Errors
     /// Returns a [`ScheduleError`] if the schedule has no plan for these numbers.
@@ -24,8 +25,9 @@ pub trait Schedule {
         1
     }
 
-    /// Returns the number of stages of the schedule's plans for `workers` workers. It is `workers` x V, unless the
-    /// schedule is a single plan (such as one from a file) whose workers have unequal numbers of stages.
+    /// Returns the number of stages of the schedule's plans for `workers` workers. The result is `workers` x V for a
+    /// schedule with V stages per worker. A schedule that is a single plan (such as one from a file) may have unequal
+    /// numbers of stages on its workers. For its own number of workers, the result is then the plan's number of stages.
     fn stages_on(&self, workers: usize) -> usize {
         workers.saturating_mul(self.chunks())
     }

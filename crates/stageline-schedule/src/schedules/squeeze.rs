@@ -81,9 +81,10 @@ impl<'a> Remaining<'a> {
     /// Returns the index of a worker's next action in its list. Returns `None` if no action can run.
     ///
     /// The result is the first remaining action that is `ready` and does not exceed the limit `room` on live
-    /// micro-batches. A forward pass may run before earlier actions of the list. It is allowed only if the worker never
-    /// has more than `room` live micro-batches until these earlier actions are done. During the `cool_down` (after the
-    /// last forward pass of the worker's first stage), a weight gradient runs only if no other action can.
+    /// micro-batches. A forward pass may run before earlier actions of the list. Such a forward pass is allowed only if
+    /// the worker never has more than `room` live micro-batches until these earlier actions are done. During the
+    /// `cool_down` (after the last forward pass of the worker's first stage), a weight gradient runs only if no other
+    /// action can.
     ///
     /// Only the heads of the queues can be the result. The later actions of a queue have later micro-batches. Later
     /// micro-batches are not ready earlier, and the peak of live micro-batches before them is at least as high.
@@ -95,8 +96,8 @@ impl<'a> Remaining<'a> {
     }
 
     /// Removes an action from the remaining actions of a worker, and returns it for the worker to run. `at` is the
-    /// action's index in the worker's list. The action must be the head of its queue, which is true for those that
-    /// [`next`](Self::next) returns. This is not checked.
+    /// action's index in the worker's list. The action must be the head of its queue, which is not checked. The actions
+    /// that [`next`](Self::next) returns are heads.
     fn remove(&mut self, at: usize) -> Action {
         self.queue(at).pop_front();
         self.live.run(at, self.row[at].compute);
@@ -107,13 +108,13 @@ impl<'a> Remaining<'a> {
 /// Finds, in O(log n) for n actions, the peak number of live micro-batches that a worker would reach if it ran its
 /// remaining actions in list order. The worker may already have run some later actions out of order.
 ///
-/// It is a segment tree over the actions of the list, stored as an array: node n has the children 2n and 2n+1. The
-/// leaves are the actions.
+/// The structure is a segment tree whose leaves are the actions of the list. It is stored as an array, in which node n
+/// has the children 2n and 2n+1.
 struct LivePeaks {
     /// The worker's current number of live micro-batches (forward pass done, weight gradient not yet done).
     live: isize,
-    /// Two sums for each segment-tree node, over the remaining actions below it: their total change of the number of
-    /// live micro-batches, and the largest prefix sum of their changes, which is at least 0.
+    /// Two numbers for each segment-tree node, from the remaining actions below it. The first is the sum of their
+    /// changes of the number of live micro-batches. The second is the largest prefix sum of these changes, at least 0.
     nodes: Vec<(isize, isize)>,
 }
 

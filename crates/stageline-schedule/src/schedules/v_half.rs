@@ -32,7 +32,7 @@ use crate::plan::Plan;
 ///
 /// - Assume these equal times, transfers that take no time, and M of at least P+1. A worker then idles between its
 ///   first and its last action for at most the time of 6⌊(P-1)/2⌋-1 forward passes (0 for P < 3). This is less than
-///   P/(2M) of its compute time.
+///   P/(2M) of the worker's compute time.
 /// - Every worker has at most min(2M, 2⌊P/2⌋+2) live micro-batches (between the forward pass and the end of the weight
 ///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

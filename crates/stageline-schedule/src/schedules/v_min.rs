@@ -26,7 +26,8 @@ use crate::plan::Plan;
 ///
 /// - Assume these equal times, transfers that take no time, and M of at least P+1. A worker then idles between its
 ///   first and its last action for at most the time of 4P-5 forward passes (4P-7 if 3 divides P, and P-1 for P < 3).
-///   This is less than 2P/(3M) of its compute time. If the times differ, the idle time is much longer and grows with M.
+///   This is less than 2P/(3M) of the worker's compute time. If the times differ, the idle time is much longer and
+///   grows with M.
 /// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between the forward pass and the end of the
 ///   weight gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

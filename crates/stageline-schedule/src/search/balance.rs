@@ -8,8 +8,8 @@ use std::ops::Range;
 ///
 /// `costs` has one entry per layer, such as its measured time. All entries have the same unit and must not be negative,
 /// which is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
-/// stages keep the activations of the most micro-batches. This is the ordered partition problem, solved exactly in
-/// O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
+/// stages keep the activations of the most micro-batches. The problem is the ordered partition problem, and is solved
+/// exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
 /// # Errors
 /// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.

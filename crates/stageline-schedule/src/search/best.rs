@@ -69,8 +69,8 @@ impl Best {
 /// few layers for them.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no stages or micro-batches, or so many of them that the search would take
-/// more than several minutes, or if no plan fits into the memory limit.
+/// Returns a [`SearchError`] if there are no stages or micro-batches, or if no plan fits into the memory limit. Also
+/// returns an error if there are so many stages or micro-batches that the search would take more than several minutes.
 ///
 /// # Panics
 /// Panics if `costs` and `memory` have different numbers of stages.
@@ -92,8 +92,9 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
 /// because the link between two of the workers is not known, the search leaves out this placement.
 ///
 /// # Errors
-/// Returns a [`SearchError`] if there are no workers or micro-batches, or so many of them that the search would take
-/// more than several minutes, if `of` returns `None` for every placement, or if no plan fits into the memory limit.
+/// Returns a [`SearchError`] if there are no workers or micro-batches, if `of` returns `None` for every placement, or
+/// if no plan fits into the memory limit. Also returns an error if there are so many workers or micro-batches that the
+/// search would take more than several minutes.
 pub fn best_placed(
     workers: usize,
     micro_batches: usize,
@@ -339,8 +340,8 @@ pub enum SearchError {
         /// Requested number of workers; the costs are unknown for all their placements.
         workers: usize,
     },
-    /// All plans within the memory limit that the search tried deadlock, because the channels between stages are too
-    /// small. Raise the channel capacity to `enough`.
+    /// Every plan that the search tried and that fits into the memory limit deadlocks, because the channels between
+    /// stages are too small. Raise the channel capacity to `enough`.
     Channels {
         /// Channel capacity at which the plans deadlock: the number of micro-batches that each channel between two
         /// stages can hold.

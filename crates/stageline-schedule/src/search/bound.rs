@@ -66,8 +66,8 @@ struct Work {
     /// take in a step, in the costs' time unit (such as ms).
     work: f64,
     /// Minimum time, over all micro-batches, from the end of an action of this kind (such as a forward pass) or of a
-    /// transfer until the flush, in the costs' time unit (such as ms). The flush begins when all forward and backward
-    /// passes of the step are done.
+    /// transfer until the flush, in the costs' time unit (such as ms). The flush is the end of all forward and backward
+    /// passes of the step.
     tail: f64,
 }
 
@@ -103,8 +103,8 @@ impl Default for Stage {
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
-    // A backward pass counts as whole or split, whichever is shorter. It is divided into the part before its gradient
-    // is sent, and the rest.
+    // A backward pass counts as whole or split, whichever is shorter. The code divides it into the part before the
+    // gradient is sent, and the rest.
     let input_gradient = |stage| cost(stage).input_gradient.min(cost(stage).backward);
     let weight_gradient = |stage| {
         let split = cost(stage).input_gradient + cost(stage).weight_gradient;

@@ -44,10 +44,10 @@ impl Timeline {
     /// `costs`.
     ///
     /// The field `transfer` is the same for all workers: the time that transfers add to the step. The sum of `fill` and
-    /// `drain` is the same for all workers, too. It is the time that filling and draining the pipeline add to the
-    /// compute time of the busiest worker. For each worker, this sum is divided in proportion to two waits, simulated
-    /// without transfer times. They are the wait before the worker's first backward pass (`fill`), and the wait after
-    /// its last forward pass (`drain`).
+    /// `drain` is the same for all workers, too. This sum is the time that filling and draining the pipeline add to the
+    /// compute time of the busiest worker. For each worker, it is divided in proportion to two waits, simulated without
+    /// transfer times: the wait before the worker's first backward pass (`fill`), and the wait after its last forward
+    /// pass (`drain`).
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.

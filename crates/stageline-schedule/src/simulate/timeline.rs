@@ -32,8 +32,8 @@ impl Timeline {
     }
 
     /// Returns how long each worker's optimizer steps take in a simulated step, summed over the worker's stages, in the
-    /// costs' time unit (such as ms). They begin at the flush, when all workers have finished their forward and
-    /// backward passes.
+    /// costs' time unit (such as ms). Optimizer steps begin at the flush, when all workers have finished their forward
+    /// and backward passes.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
