@@ -149,8 +149,8 @@ pub fn best_with_channels(
     search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Checks whether [`best()`] and [`best_placed()`] accept a search of this size. Callers can check it before they
-/// compute the costs and the memory of many stages.
+/// Checks whether [`best()`] and [`best_placed()`] accept a search of this size. Callers can call this function before
+/// they compute the costs and the memory of many stages.
 ///
 /// # Errors
 /// Returns [`SearchError::Nothing`] for 0 workers or micro-batches, and [`SearchError::TooLarge`] if the search would

@@ -19,8 +19,8 @@ impl Timeline {
         &self.rows
     }
 
-    /// Returns the time of the flush, at which the last worker ends its last forward or backward pass. It counts from
-    /// the start of the simulated step, in the costs' time unit (such as ms).
+    /// Returns the time of the flush, at which the last worker ends its last forward or backward pass. The time counts
+    /// from the start of the simulated step, in the costs' time unit (such as ms).
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
