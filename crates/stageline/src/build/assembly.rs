@@ -37,8 +37,8 @@ impl<S: Stage> Unplaced<S> {
     /// a seed.
     pub(crate) fn new(stage: usize, module: S, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
-        // `valid` followed by `train` turns off burn's own gradient checkpointing, because the stage's inputs could not
-        // become part of its autodiff graphs.
+        // `valid` followed by `train` turns off burn's own gradient checkpointing. With it, the stage's inputs could
+        // not become part of the autodiff graphs.
         let module = module.valid().train();
         Self { stage, module, optimizer, learning_rate }
     }
@@ -94,10 +94,10 @@ pub(crate) struct Assembly {
     /// The number of consecutive micro-batches in a gradient group. Each group's gradients are summed separately first.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
-    /// For each stage, the declared operations (`Stage::operations`) that have no Stageline kernel on the stage's
-    /// device. Undeclared operations without a kernel are found in the stage's first forward pass.
+    /// The declared operations (`Stage::operations`) of each stage that have no Stageline kernel on the stage's device.
+    /// Undeclared operations without a kernel are found in the stage's first forward pass.
     pub(crate) fallbacks: OfReplica,
-    /// For each pair of neighbouring stages, how they send activations and gradients: directly to the other stage's
+    /// The route of activations and gradients between each pair of neighbouring stages: directly to the other stage's
     /// device, or through sessions (connections) with that device's server.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica, with the channels for their

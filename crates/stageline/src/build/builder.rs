@@ -34,8 +34,8 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) channel_capacity: Option<usize>,
     pub(super) cores: Option<Cores>,
     pub(super) precision: Precision,
-    /// The precision set on the model's `Row`, in whose dtype frozen parameters may have been created. If the pipeline
-    /// computes in another precision, they are converted to f32.
+    /// The precision that was set on the model's `Row`. The row may have created frozen parameters in its dtype. If the
+    /// pipeline computes in another precision, these parameters are converted to f32.
     pub(super) frozen_in: Precision,
     pub(super) fallbacks: Option<Fallbacks>,
     pub(super) loss_scale: Option<LossScale>,
@@ -135,8 +135,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the number of CPU cores that the kernels of one worker may use; with 0, [`build`](Self::build) returns an
     /// error. If unset, the workers of all replicas share the machine's cores evenly, with at least one for each.
     ///
-    /// The layers of `stageline-nn` use all cores of a worker. burn's own operations do so only with the feature `rayon`
-    /// of this crate; without it they use one core, and a number above 1 that is set here logs a warning.
+    /// The layers of `stageline-nn` use all cores of a worker. burn's own operations do so only with the feature
+    /// `rayon` of this crate. Without it they use one core, and a number above 1 that is set here logs a warning.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores = Some(Cores::Each(cores));
         self
@@ -165,9 +165,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// ([`Stage::operations`](crate::Stage::operations)). The stage's first forward pass checks all others.
     ///
     /// If unset, such an operation is a warning, with one exception: on a GPU (of this host or another one), `build`
-    /// returns an error for a listed operation. Even there, it only warns of attention whose heads are too large for
-    /// Stageline's kernels, which stores its score matrix. An operation that only the first forward pass finds is a
-    /// warning on GPUs, too.
+    /// returns an error for a listed operation. Attention whose heads are too large for Stageline's kernels stores its
+    /// score matrix, and is only a warning even on GPUs. An operation that only the first forward pass finds is also
+    /// only a warning there.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self
@@ -188,8 +188,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets what to do when a step's loss or gradients are NaN or infinite: stop with an error, or skip the step. If
-    /// unset, it is [`OnNonFinite::Stop`].
+    /// Sets the policy for a step whose loss or gradients are NaN or infinite: stop with an error, or skip the step.
+    /// [`OnNonFinite::Stop`] if unset.
     pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
         self.flush.on_non_finite = policy;
         self

@@ -73,8 +73,8 @@ where
     }
 }
 
-/// How the costs of a model's layers are determined: by counting parameters and FLOPs only, or by timing the layers as
-/// well.
+/// The method that determines the costs of a model's layers: counting parameters and FLOPs only, or timing the layers
+/// as well.
 #[derive(Clone, Copy, PartialEq)]
 enum CostMethod {
     /// Count each layer's parameters and the FLOPs that its forward pass reports, and time nothing.

@@ -68,7 +68,7 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Why a model's layers cannot be partitioned into the given stages.
+/// The reason why a model's layers cannot be partitioned into the given stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {

@@ -77,7 +77,8 @@ pub(super) fn validate_fallbacks<'a>(
 
 /// Whether `build` rejects an operation that has no kernel on its device. `reason` says why there is no kernel. If
 /// `setting` is unset, `build` rejects such operations only on GPUs: GPUs have kernels for all operations, so a missing
-/// kernel is most likely a mistake. Even then, attention whose heads are too large for Stageline's kernels is accepted.
+/// kernel is most likely a mistake, such as a dtype without kernels. Attention whose heads are too large for
+/// Stageline's kernels is accepted even on GPUs.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,
@@ -98,8 +99,8 @@ mod tests {
         Fallback { operation: "GELU", layer: layer.to_owned(), reason: Reason::Type(DType::F64) }
     }
 
-    /// Returns, for tests, the description of an attention that no kernel without stored scores computes, because its
-    /// heads are too large.
+    /// Returns, for tests, the description of an attention that stores its scores, because its heads are too large for
+    /// Stageline's kernels.
     fn attention(layer: &str) -> Fallback {
         let reason = Reason::LargeHead { size: 264, largest: 256 };
         Fallback { operation: "causal attention", layer: layer.to_owned(), reason }
@@ -130,7 +131,7 @@ mod tests {
     fn the_refused_stage_is_the_one_on_the_gpu() {
         let [cpu, gpu] = [Device::flex(), Device::flex()];
         let found = [(0, &cpu, &gelu("0")), (1, &gpu, &gelu("1")), (2, &cpu, &gelu("2"))];
-        // Both devices are CPUs here, so they are told apart by their places in memory.
+        // Both devices are CPUs in this test, so their addresses in memory tell them apart.
         let error = validate_fallbacks(None, found, |device| std::ptr::eq(device, &gpu)).unwrap_err();
         let BuildError::Fallback(refused) = &error else { panic!("{error}") };
         assert_eq!((refused.stage, &refused.fallback, refused.more), (1, &gelu("1"), 0), "{error}");
@@ -148,12 +149,13 @@ mod tests {
         let remedies =
             "use smaller heads to save this memory, or run it all the same, by `.fallbacks(Fallbacks::Warn)`";
         assert!(said.contains(remedies), "{said}");
-        // On a device without kernels for any size of heads, recomputation would not end the refusal.
+        // On a device without kernels for any head size, recomputation does not help, so the message must not suggest
+        // it.
         let reason = Reason::LargeHead { size: 64, largest: 0 };
         let of_no_size = Fallback { reason, ..attention("1") };
         let said = refused(Some(Fallbacks::Refuse), true, &[(0, of_no_size)]).unwrap();
         assert!(said.contains("use another device, or run it all the same") && !said.contains("Recompute"), "{said}");
-        // The first fallback that is refused is named, and not the first of all.
+        // The message names the first refused fallback, although an accepted one comes before it.
         let said = refused(None, true, &[(0, attention("1")), (1, gelu("0.2"))]).unwrap();
         assert!(said.starts_with("GELU in layer `0.2` of stage 1"), "{said}");
     }

@@ -61,8 +61,8 @@ pub trait Halves: Stage<Output = <Self as Stage>::Input> {
     fn is_first_half(&self) -> bool;
 }
 
-/// Which part of a block forms one layer of a [`Row`](crate::Row) (first layer, blocks, last layer): the whole block,
-/// its first half or its second half.
+/// The part of a block that forms one layer of a [`Row`](crate::Row) (first layer, blocks, last layer): the whole
+/// block, its first half or its second half.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Piece {
     Whole,

@@ -92,7 +92,7 @@ impl Owners {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Finds a tied parameter that one stage trains and another stage has frozen. Returns the parameter's owner (the
+    /// Finds a tied parameter that is trained in one stage and frozen in another. Returns the parameter's owner (the
     /// first stage that trains it) and the other stage. Returns `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));

@@ -78,7 +78,7 @@ pub struct Row<F, B, L> {
     pub(super) frozen_from: FrozenFrom,
     /// The compute precision of the pipelines that are built from this row.
     pub(super) precision: Precision,
-    /// What the model computes, as far as its parameters' names and shapes do not show it; empty if unset.
+    /// The user's description of what the names and shapes of the model's parameters do not show; empty if unset.
     pub(super) description: String,
 }
 
@@ -142,8 +142,8 @@ where
     }
 
     /// Describes what the names and shapes of the model's parameters do not show, such as the number of attention heads
-    /// or a LoRA adapter's scale; empty if unset. Training programs of the crate `stageline-train` keep the description
-    /// in checkpoints, and do not resume one with another description.
+    /// or a LoRA adapter's scale; empty if unset. Training programs of the crate `stageline-train` store the
+    /// description in checkpoints, and refuse to resume from a checkpoint with another description.
     #[must_use]
     pub fn described(self, description: impl Into<String>) -> Self {
         Self { description: description.into(), ..self }

@@ -119,8 +119,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the CPU cores of the workers: the number that the user has set, or an even share of the machine's. Logs a
-    /// warning if several were set and this build lets burn's own operations use only one of them.
+    /// Returns the CPU cores of the workers: the number that the user has set, or an even share of the machine's cores.
+    /// Logs a warning if several were set and this build lets burn's own operations use only one of them.
     fn cores(&self, devices: &[Vec<Device>]) -> Cores {
         let Some(cores) = self.cores else {
             return Cores::Shared(available_parallelism().map_or(1, NonZero::get));
@@ -142,7 +142,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {
-            // Each worker's number stands for a device, which is shared by the workers of that number in all replicas.
+            // Each worker's index serves as a stream index, as if workers with the same index in all replicas shared a
+            // device.
             return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
         }
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
