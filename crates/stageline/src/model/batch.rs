@@ -256,7 +256,8 @@ mod tests {
             found.map(|batch| (batch.inputs[0].dims(), batch.inputs.len())).collect::<Vec<_>>()
         };
         assert_eq!(largest(&[[4, 3], [5, 3], [5, 3], [2, 3]]), [([5, 3], 2)]);
-        // The first two have equally many elements, and neither contains the other; the second one contains the third.
+        // The first two shapes have equally many elements, but neither is as large as the other in every dimension. The
+        // second is as large as the third, which is therefore left out.
         assert_eq!(largest(&[[64, 64], [1, 4096], [1, 64]]), [([64, 64], 2), ([1, 4096], 2)]);
     }
 

@@ -1,7 +1,7 @@
-//! [`BatchError`]: why a batch is rejected; each message names the values and a remedy.
+//! [`BatchError`]: the reason why a batch is rejected. Most messages name the invalid values and a remedy.
 
-/// Why a batch is rejected, or why the outputs of an inference cannot be concatenated. After this error, the parameters
-/// are unchanged and the pipeline accepts the next batch.
+/// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. After this error, the
+/// parameters are unchanged and the pipeline accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {

@@ -42,8 +42,9 @@ impl Weight {
         self.0.iter().all(|weight| *weight == 0.0)
     }
 
-    /// Returns the mean loss of every term: the term's loss sum divided by its weight. The mean is 0 if the weight is 0,
-    /// as in the loss that is trained on; only a single term of weight 0 whose sum is not 0 gives infinity.
+    /// Returns the mean loss of every term: the term's loss sum divided by its weight. With several terms, a term of
+    /// weight 0 has the mean 0, as in the loss that is trained on. A single term of weight 0 has the mean 0 only if its
+    /// sum is 0; otherwise its mean is not finite.
     pub(crate) fn divide(&self, sums: &[f64]) -> Vec<f64> {
         let several = self.0.len() > 1;
         let mean_of = |(sum, weight): (&f64, &f64)| if several && *weight == 0.0 { 0.0 } else { mean(*sum, *weight) };

@@ -27,8 +27,8 @@ pub(crate) struct MicroBatches<I, T> {
 pub(crate) struct Weights {
     pub(crate) each: Vec<Weight>,
     pub(crate) total: Weight,
-    /// For each micro-batch, the index of its first sample in the whole batch. An additional last entry is the end
-    /// (exclusive) of the last micro-batch.
+    /// The index of each micro-batch's first sample in the whole batch. An additional last entry is the end (exclusive)
+    /// of the last micro-batch.
     starts: Vec<usize>,
 }
 
