@@ -53,11 +53,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
     /// without the peaks during an action. The pools reserve more memory than these bytes, and no upper bound is known
-    /// beforehand. A pool allocates large chunks, whose size follows the largest tensor so far. Chunks of earlier sizes
-    /// stay until they are empty, and every thread has separate pools. So a training run whose estimate is near the
-    /// size of the GPU's memory may not fit. Programs of the crate `stageline-train` log the reserved memory beside the
-    /// estimate after the first step; [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any
-    /// time.
+    /// beforehand: a pool allocates large chunks, keeps each until it is empty, and every thread has separate pools. So
+    /// a training run whose estimate is near the size of the GPU's memory may not fit.
+    /// [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any time. Programs of the crate
+    /// `stageline-train` log it beside the estimate after the first step.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

@@ -51,7 +51,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.begin(During::Inference { steps: self.done.steps });
         let asked = self.asked_forwards(&batch.weights, Pass::Infer);
         let outputs = self.workers.infer(&batch.inputs, asked).map_err(|ended| self.end(ended))?;
-        // The outputs of other replicas may be on other devices.
+        // The caller gets all outputs on one device, although those of other replicas may be on other devices.
         let device = self.sizes.stages[0].last().map(|(device, _)| device.clone()).expect("a pipeline has a stage");
         Ok(outputs.into_iter().map(|output| place(output, &device)).collect())
     }

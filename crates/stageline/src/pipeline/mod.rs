@@ -97,8 +97,8 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
 
 /// The order in which the workers of each data-parallel replica issue transfers between GPUs.
 struct TransferOrder {
-    /// For each replica and stage, the index of the queue of GPU transfers (communication stream) on the stage's
-    /// device. Devices with the same index share one order of transfers. `None` for a device whose transfers need no
+    /// The index of the queue of GPU transfers (communication stream) on the device of each stage, by replica and
+    /// stage. Devices with the same index share one order of transfers. `None` for a device whose transfers need no
     /// order.
     streams: Vec<Vec<Option<usize>>>,
     /// The fixed order in which each replica issues the GPU transfers of a training pass, so that NCCL cannot deadlock.
@@ -302,11 +302,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.done.steps
     }
 
-    /// Sets the number of the next training step to `step`, the number of the last step, which changed no parameters
-    /// and is repeated. If the pipeline has stopped, the next step returns the error.
+    /// Makes the next training step repeat step `step`, the last one, which changed no parameters. If the pipeline has
+    /// stopped, the next step returns the error.
     pub(crate) fn rewind_to(&mut self, step: usize) {
         self.done.steps = step;
-        // Otherwise a stage that has made the repeated step would commit it, even if another stage fails in it.
+        // The workers' count of committed steps is lowered too. Otherwise a stage that has made the repeated step would
+        // commit that step, even if another stage fails in it.
         let _ = self.workers.commit(step);
     }
 
@@ -317,8 +318,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Ends the worker threads of the pipeline. A training step that is still running is stopped and rolled back first.
     fn finish(&mut self) {
-        // If the caller's thread panics after it has commanded one replica but not yet the next, the first replica
-        // waits for the second. So the workers must be stopped.
+        // A panic of the caller's thread may come after one replica's commands and before the next replica's. Then the
+        // first replica waits for the second, so the workers must be stopped.
         let interrupted = std::thread::panicking() && self.workers.running() > 0;
         if self.overlap.is_in_flight || interrupted {
             self.abandon();

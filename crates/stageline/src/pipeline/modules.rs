@@ -1,5 +1,5 @@
-//! [`Modules`]: the trained modules of all stages, which the caller takes after training. [`ModuleError`]: why a module
-//! cannot be taken.
+//! [`Modules`]: the trained modules of all stages, which the caller takes after training. [`ModuleError`]: the reason
+//! why a module cannot be taken.
 
 use crate::runner::ErasedModule;
 
@@ -58,7 +58,7 @@ impl Modules {
     }
 }
 
-/// Why the caller cannot take a stage's module from [`Modules`].
+/// The reason why the caller cannot take a stage's module from [`Modules`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {

@@ -45,8 +45,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// [`StepReport::step_time`] is the time since the end of the previous step. The idle time that the overlap saves
     /// is subtracted from [`Account::other`](crate::Account::other) (the worker's remaining idle time), which can
-    /// therefore be negative. The recorded events of a step that was rolled back and made again are the events of the
-    /// step's first run.
+    /// therefore be negative. If a step was rolled back and made again, its recorded events are those of its first run.
     ///
     /// Discarded forward passes still change modules that have a state of their own: burn's dropout draws random
     /// numbers, and burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`]
@@ -70,8 +69,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// # Errors
     /// Each item of the iterator has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator
     /// continues with the next batch; after any other error the iterator ends. If the user's code fails in a step that
-    /// began early, this is an error even if that step would have been discarded, and at most the previous step is
-    /// lost.
+    /// began early, the iterator returns an error, even if that step would have been discarded. At most the previous
+    /// step is then lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Out, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,
@@ -163,8 +162,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
     }
 }
 
-/// Why the iterator over training steps did not complete a step normally: it was skipped, its batch was rejected, or
-/// the pipeline stopped.
+/// The reason why the iterator over training steps did not complete a step normally: the step was skipped, its batch
+/// was rejected, or the pipeline stopped.
 enum StepOver {
     /// The step is skipped because its batch has no unmasked target; the value is the step's report.
     Passed(Box<StepReport>),

@@ -68,8 +68,9 @@ pub struct StepReport {
 /// One term of a loss, with its mean and its weight; most losses have one term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossTerm {
-    /// The mean of this term of the loss: its sum over the targets, divided by their total weight. With several terms, a
-    /// term of weight 0 has the mean 0; with a single one, only if its sum is 0, too.
+    /// The mean of this term of the loss: its sum over the targets, divided by their total weight. If the loss has
+    /// several terms, a term of weight 0 has the mean 0. A single term of weight 0 has the mean 0 only if its sum is
+    /// also 0.
     pub loss: f64,
     /// The total loss weight of this term in the batch, by which its sum was divided; usually the number of unmasked
     /// targets.
@@ -235,7 +236,7 @@ mod tests {
             let metrics = vec![Metric { name: "accuracy", value: accuracy }];
             EvalReport { loss: terms.iter().map(|term| term.loss).sum(), terms, metrics }
         };
-        // The second batch has no weight in the second term, so its mean does not count there.
+        // The second batch has no weight in the second term, so its mean of that term does not count.
         let all =
             EvalReport::over(&[batch([(1.0, 3.0), (5.0, 2.0)], 0.5), batch([(2.0, 1.0), (0.0, 0.0)], 0.9)]).unwrap();
         assert_eq!((all.loss, all.weight(), all.metrics[0].value), (1.25 + 5.0, 4.0, 0.6));

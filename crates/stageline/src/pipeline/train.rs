@@ -167,8 +167,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let update = self.update(begun, &sums, verdict)?;
         self.commit_step(context.step, update)?;
         if is_made {
-            // This step is complete on all stages. If a worker has failed after that, the next step reports the
-            // failure.
+            // The step is complete on all stages, so a later failure of a worker is left for the next step to report.
             let _ = self.answer(verdict, alone);
         }
         self.overlap.is_in_flight = followed && is_made;

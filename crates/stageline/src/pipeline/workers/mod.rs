@@ -89,7 +89,7 @@ struct WorkerHandle {
     product_buffers: u64,
 }
 
-/// Why a step, an evaluation or another request of the caller ended early.
+/// The reason why a step, an evaluation or another request of the caller ended early.
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,

@@ -15,9 +15,10 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// How long the worker threads may take to end after an error before they are abandoned. If a host or a network link
-/// between hosts is lost, the limit is exactly this value. After other errors, this is the minimum: the limit grows
-/// with the longest action so far (such as a backward pass), and there is none without a watchdog.
+/// The time limit within which worker threads must end after an error; later they are abandoned. If a host or a network
+/// link between hosts is lost, the limit is exactly this value. After other errors, this value is the minimum: the
+/// limit grows with the longest action so far (such as a backward pass). Without a watchdog there is no limit after
+/// other errors.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {

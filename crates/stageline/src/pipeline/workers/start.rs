@@ -29,8 +29,8 @@ pub(crate) struct BatchChannels<In, Out, Target> {
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
-    /// For each stage, the index of the queue of GPU transfers (communication stream) on its device; `None` for a
-    /// device whose transfers need no order.
+    /// The index of the queue of GPU transfers (communication stream) on each stage's device; `None` for a device whose
+    /// transfers need no order.
     pub(crate) streams: Vec<Option<usize>>,
     /// The device and the parameter sizes of each stage of this replica.
     pub(crate) stages: Vec<(Device, Parameters)>,
