@@ -23,8 +23,8 @@ use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// When a backward pass computes weight gradients: immediately, or in the second half of a split backward pass. Layers
-/// that cannot defer weight gradients always compute them immediately.
+/// The time at which a backward pass computes weight gradients: immediately, or in the second half of a split backward
+/// pass. Layers that cannot defer weight gradients always compute them immediately.
 #[derive(Clone, Copy)]
 pub(super) enum WeightGradients {
     /// Compute weight gradients during the backward pass, and add them to the stage's gradient sum immediately.
@@ -81,7 +81,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
         self.tape.put(micro_batch, Taped { context, input, residual, used_once, weight });
         match given {
-            // The input of stage 0 is the caller's batch, so no computation is to blame.
+            // The input of stage 0 is the caller's batch, so the NaN has not come from a computation.
             Some(Soundness::NaN) if self.stage == 0 => self.add_culprit(micro_batch, Origin::Input),
             Some(given) if self.sink.output_soundness(micro_batch) > given => {
                 self.add_culprit(micro_batch, Origin::Forward)
@@ -143,7 +143,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the first half of a split backward pass: computes the gradients of the stage's input and of tied
-    /// parameters. All other weight gradients are deferred to the second half, in layers that support it.
+    /// parameters. Layers that support it defer all other weight gradients to the second half.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let differentiated = self.differentiate(micro_batch, waits, WeightGradients::Later)?;
         if !std::mem::replace(&mut self.warned.split, true) {

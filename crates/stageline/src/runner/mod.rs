@@ -66,7 +66,7 @@ use crate::update::parameter_gradient::ParameterGradient;
 /// All stages of one replica in pipeline order, with their module, input and output types erased.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
-/// Why a worker stops executing its list of instructions before the end.
+/// The reason why a worker stops executing its list of instructions before the end.
 pub(crate) enum Interrupt {
     /// The pipeline stops, because another worker failed or the caller dropped the pipeline.
     Stopped,

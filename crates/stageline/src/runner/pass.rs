@@ -36,8 +36,8 @@ pub(crate) struct Context {
     pub(crate) divisor: Weight,
     /// The loss scale: the loss is multiplied by it before the backward pass, so that small gradients do not underflow.
     pub(crate) loss_scale: f64,
-    /// For each stage, which activations its backward pass recomputes instead of retaining them (activation
-    /// checkpointing).
+    /// The part of each stage's forward pass that its backward pass recomputes instead of retaining its activations
+    /// (activation checkpointing).
     pub(crate) recompute: Arc<[Recompute]>,
     /// Whether the stages measure the squared norm of every micro-batch's gradients in this step, to estimate the
     /// gradient noise. True only in training steps that the settings select.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 /// A map from micro-batch indices to values, such as inputs or gradients, that wait for an instruction (a computation
-/// or a send) to use them. Each micro-batch has at most one value. A validated plan puts every value into the map
-/// before it takes the value out.
+/// or a send) to use them. Each micro-batch has at most one value. Workers follow a checked plan, which puts every
+/// value into the map before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {

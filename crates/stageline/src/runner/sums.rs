@@ -42,11 +42,11 @@ impl StageSums {
         Self { gradients: GradientSum::new(dtype, per_group), kept: None, reductions: 0 }
     }
 
-    /// Adds one micro-batch's gradients to the sums, after computing its deferred weight gradients.
+    /// Adds one micro-batch's gradients to the sums, and computes and adds its deferred weight gradients.
     ///
-    /// Returns the ids of parameters with two gradients in this micro-batch of which a layer has already added one to
-    /// the sums, during the backward pass. The two should have been added to each other first, so the last bits of the
-    /// sum may differ.
+    /// Returns the ids of parameters that have two gradients in this micro-batch, one of which a layer has already
+    /// added to the sums during the backward pass. These two should have been added to each other first, so the last
+    /// bits of the sum may differ.
     pub(super) fn add<M: Module>(
         &mut self,
         module: &M,

@@ -45,18 +45,18 @@ pub(crate) struct Run {
 /// The request to run one step, evaluation or inference, which is the same for all workers of a data-parallel replica.
 #[derive(Clone)]
 pub(crate) struct Asked {
-    /// Kind and number of the requested work, such as "step 3", for error messages and logs.
+    /// The kind and number of the requested work, such as "step 3", for error messages and logs.
     pub(crate) during: During,
     /// The plan to execute, with each worker's list of forward passes, backward passes and transfers.
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// How events are timed: by the host's clock alone, or with a device synchronisation after every action, such as a
+    /// The timing of events: by the host's clock alone, or with a device synchronisation after every action, such as a
     /// forward pass.
     pub(crate) clock: Clock,
-    /// When the requested step, evaluation or inference began. The times of its recorded events are relative to this
-    /// time.
+    /// The start time of the requested step, evaluation or inference. The times of its recorded events are relative to
+    /// it.
     pub(crate) began: Instant,
-    /// Whether the stages act on the verdict (step their optimizers, or skip) together after it is known, or
+    /// The time at which the stages act on the verdict (step their optimizers, or skip): together after it is known, or
     /// speculatively on an assumed one.
     pub(crate) flush: Flush,
     /// Whether the requested work is a training step that begins before the verdict on the previous step (step or skip)

@@ -258,8 +258,8 @@ impl Worker {
         self.waits.take();
         self.diary.open(during, began, events);
         if !behind {
-            // Unless the step began `behind` an unknown verdict, the caller sends the command only after all stages
-            // have completed the last step.
+            // All stages have completed the last step: only a step that begins `behind` an unknown verdict is commanded
+            // earlier.
             self.commit();
         }
         for runner in &mut self.runners {
