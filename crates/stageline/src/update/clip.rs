@@ -5,8 +5,8 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::visit_floats;
 
-/// How gradients are clipped: by their global norm, or element by element. Clipping happens once per step, after
-/// gradients are summed over all micro-batches.
+/// The method of gradient clipping: by the global norm, or element by element. Gradients are clipped once per step,
+/// after they are summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Scales all gradients down so that their global norm (the Euclidean norm of all gradients of all stages) is at
@@ -37,11 +37,11 @@ impl Clip {
     }
 }
 
-/// Small constant that gradient clipping adds to the global norm to avoid a division by 0, as in PyTorch.
+/// The small constant that gradient clipping adds to the global norm to avoid a division by 0, as in PyTorch.
 const EPSILON: f64 = 1e-6;
 
-/// How a step's gradients are clipped, in all stages alike: not at all, scaled by a coefficient, or clamped element by
-/// element.
+/// The clipping of a step's gradients, which is the same in all stages: none, scaling by a coefficient, or clamping
+/// element by element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
     /// Leaves the gradients unchanged, because they are within the clipping bound or clipping is off.

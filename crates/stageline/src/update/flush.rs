@@ -53,8 +53,8 @@ fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// When a stage steps its optimizer: after the verdict for all stages (step, or skip the step) is known, or
-/// speculatively before that.
+/// The time at which a stage steps its optimizer: after the verdict for all stages (step, or skip the step) is known,
+/// or speculatively before that.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
     /// Wait for the verdict for all stages (step, or skip the step) before the optimizer step. The verdict depends on
@@ -73,7 +73,7 @@ pub(crate) enum Flush {
 pub(crate) enum Verdict {
     /// Every stage steps its optimizer and keeps the new parameters.
     Step {
-        /// How all gradients are clipped before the optimizer step: not at all, by a factor, or by a clamp.
+        /// The clipping of all gradients before the optimizer step: none, by a factor, or by a clamp.
         scaling: Scaling,
         /// Whether the stages report the health of each parameter in this step, such as its gradient norm.
         examine: bool,
@@ -179,7 +179,7 @@ impl Sums {
         self.scaling(config).map_or(Verdict::Skip, step)
     }
 
-    /// Returns how the step's gradients are clipped; `None` if the loss or a gradient is not finite.
+    /// Returns the clipping of the step's gradients; `None` if the loss or a gradient is not finite.
     pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
         let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
         finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))

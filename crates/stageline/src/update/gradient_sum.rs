@@ -158,8 +158,8 @@ impl GradientSum {
     }
 
     /// Removes and returns the sum of the squared norms of all micro-batches' gradients, as a list with one tensor of
-    /// shape `[1]`. The list is empty if the stage has no gradients. `None` if the step does not measure norms. The sum
-    /// is still multiplied by the square of the loss scale.
+    /// shape `[1]`. The list is empty if the stage has no gradients. Returns `None` if the step does not measure norms.
+    /// The sum still contains the square of the loss scale as a factor.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()
     }

@@ -13,8 +13,8 @@ use stageline_nn::{Deferred, Sum};
 /// One micro-batch's gradients for a stage's parameters, with the micro-batch's loss weight. Weight gradients may be
 /// deferred, which means that they are not computed yet.
 pub(crate) struct MicroBatchGradients {
-    /// This micro-batch's gradients from burn's autodiff graph. After [`complete`](Self::complete), the complete
-    /// gradients of all parameters.
+    /// The micro-batch's gradients from burn's autodiff graph. After [`complete`](Self::complete), these are the
+    /// complete gradients of all parameters.
     pub(crate) gradients: GradientsParams,
     /// The gradients that layers computed themselves, outside burn's autodiff graph, and that are not in a gradient sum
     /// yet. A parameter may also have a gradient in `gradients`.

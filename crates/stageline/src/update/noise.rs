@@ -123,7 +123,7 @@ mod tests {
         let step = GradientNoise { squared_norm: 2.0, variance: 6.0 };
         assert_eq!(average.add(step).scale(), Some(3.0));
         let next = average.add(GradientNoise { squared_norm: 4.0, variance: 0.0 });
-        // The first of the two counts 0.9 of the second.
+        // The weight of the first estimate is 0.9 times the weight of the second.
         assert!((next.squared_norm - (0.9 * 2.0 + 4.0) / 1.9).abs() < 1e-12, "{next:?}");
         assert_eq!(NoiseAverage::over(0.0).add(step), step);
     }

@@ -202,8 +202,8 @@ impl<M: Module> Trained<M> {
             _ => Some((id, read())),
         };
         let mut tensors: Vec<_> = params::read_each(module, read).into_iter().flatten().collect();
-        // The bytes are read here, so that an error of the device counts as an error of this stage, and is read after
-        // the stage's own work.
+        // The bytes are read here, after the stage's own work, so that an error of the device counts as an error of
+        // this stage.
         if !module.devices().iter().all(is_host) {
             tensors.iter_mut().for_each(|(_, data)| *data = read_now(data));
         }

@@ -143,9 +143,8 @@ pub(crate) struct Frozen(HashMap<ParamId, AnyTensor>);
 /// running states (such as running means).
 fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
-    // A running state can only be recognised by the fact that a module and its copies share it: a write to a copy
-    // changes the original too. So tensors of another shape are written to a copy, and the old values are written back
-    // afterwards.
+    // A module and its copies share running states, which is their only mark: a write to a copy changes the original
+    // too. So tensors of another shape are written to a copy, and the old values are written back afterwards.
     let mut before: HashMap<ParamId, (AnyTensor, Vec<usize>)> = HashMap::new();
     let copy = map_floats(module.clone(), |param| {
         let value = param.value().unranked();

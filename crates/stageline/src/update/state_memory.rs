@@ -1,4 +1,4 @@
-//! Where a stage's optimizer state is stored between steps ([`OptimizerState`]): in device memory, or in host memory
+//! The memory that stores a stage's optimizer state between steps ([`OptimizerState`]): device memory, or host memory
 //! (optimizer state offloading).
 //!
 //! An optimizer steps one parameter after the other. A parameter's state in host memory is copied to the device when
@@ -16,8 +16,8 @@ use burn_pack::Scalar;
 use crate::device::location::{host, is_host};
 use crate::state::convert::read_now;
 
-/// Where a stage's optimizer state (such as Adam's moments) is stored between steps: in its device's memory, or in this
-/// host's memory (optimizer state offloading).
+/// The memory that stores a stage's optimizer state (such as Adam's moments) between steps: its device's memory, or
+/// this host's memory (optimizer state offloading).
 ///
 /// [`of`](Self::of) makes an optimizer keep its state in the chosen memory:
 ///

@@ -1,8 +1,7 @@
 //! Copies trained parameters to memory that the calling thread allocates, so that the memory is near the thread's cores
 //! and memory measurements count it for that thread.
 //!
-//! Without the copy, an in-place optimizer would keep the parameters in the caller's allocation, and memory
-//! measurements would count them for the caller's thread.
+//! Without the copy, an in-place optimizer would keep the parameters in memory that the caller's thread has allocated.
 
 use burn::module::Module;
 
