@@ -47,7 +47,7 @@ pub(crate) struct Held {
 
 /// Connects the owner of the shared parameters `ids` (the stage that updates them) to a holder (a stage with copies),
 /// and returns both ends. `owner` and `holder` are the stages' devices. The holder can send gradients for `ahead`
-/// micro-batches or steps before the owner receives any; the next send blocks.
+/// micro-batches or steps before the owner receives any. A further send blocks.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);

@@ -1,8 +1,8 @@
 //! Keeps sent tensors alive until NCCL has read them.
 //!
 //! NCCL reads a sent tensor later, on the communication stream, and burn 0.22 does not count that read as a use. If the
-//! tensor were dropped after the send, its memory could be given to the compute stream's next kernel. This kernel could
-//! overwrite the tensor before NCCL has read it.
+//! tensor were dropped right after the send, the compute stream's next kernel could get its memory, and overwrite it
+//! before NCCL has read it.
 //!
 //! Therefore the tensors sent last are kept. Before the next send, the compute stream is made to wait for all transfers
 //! submitted so far, and the kept tensors are dropped. By then those transfers are one micro-batch old, so the stream

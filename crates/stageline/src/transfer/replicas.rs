@@ -76,8 +76,8 @@ impl Collective {
         Ok(sums)
     }
 
-    /// In the first data-parallel replica, sends this stage's parameter values to the same stage of all other replicas.
-    /// In any other replica, does nothing.
+    /// Sends this stage's parameter values to the same stage of all other replicas, if this stage belongs to the first
+    /// data-parallel replica. Otherwise does nothing.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),
