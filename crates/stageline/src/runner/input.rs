@@ -40,8 +40,8 @@ pub(crate) trait Source<T>: Send {
 /// The boxed input side of any stage, which gets inputs from the batch or from the previous stage.
 pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
-/// The first stage's input side. It receives the inputs of all micro-batches of a step or evaluation from the caller in
-/// one message.
+/// The first stage's input side. It receives the inputs of all micro-batches of a step, evaluation or inference from
+/// the caller in one message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
     /// The inputs from the caller's batch, for the micro-batches whose forward pass has not yet run on the first stage.

@@ -95,9 +95,9 @@ impl StageSums {
         self.gradients.squared_norms(module)
     }
 
-    /// Reads the scalar results of a step or evaluation from the stage's device: the squared norms `squares`, the
-    /// losses and metrics in `results`, and the squared norms of single micro-batches if the step measures them. The
-    /// latter are unscaled by the loss scale `loss_scale`.
+    /// Reads the results of a step or evaluation from the stage's device, all in one transfer: the squared norms
+    /// `squares`, and the losses and metrics in `results`. If the step measures the squared norms of single
+    /// micro-batches, reads these too, and removes the loss scale `loss_scale` from them.
     pub(super) fn read(&mut self, squares: &SquaredNorms, results: Results, loss_scale: f64) -> Numbers {
         let Results { losses, metrics } = results;
         let count = losses.len();

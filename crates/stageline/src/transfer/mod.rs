@@ -2,11 +2,11 @@
 //!
 //! Input: a stage's activations, gradients, and values of shared parameters. Output: the same tensors on the receiver's
 //! device, detached from the sender's autodiff graph. This folder owns both ends of every channel that carries tensors,
-//! the mappers that detach, track or move the tensors of a payload (a value made of tensors), and the exchange of
-//! shared parameters: the gradients of copies are added to those of the owner (the stage that updates the parameters),
-//! and the owner's new values are written to the copies. Sums over micro-batches, norms and optimizer steps within one
-//! stage are in `update`. Transfers between GPUs are issued in one global order. This folder must not run forward
-//! passes or optimizers, and must not choose the order of actions.
+//! and the mappers that detach, track or move the tensors of a payload (a value made of tensors). It also owns the
+//! exchange of shared parameters: the gradients of copies are added to those of the owner (the stage that updates the
+//! parameters), and the owner's new values are written to the copies. Sums over micro-batches, norms and optimizer
+//! steps within one stage are in `update`. Transfers between GPUs are issued in one global order. This folder must not
+//! run forward passes or optimizers, and must not choose the order of actions.
 //!
 //! The runner asks for each transfer: to send or receive for one micro-batch, to `publish` an owner's new values, to
 //! `follow` (receive) them in a copy, or to `ignore` (discard) them. `device` finds the route and moves a single tensor

@@ -8,8 +8,7 @@ use burn::module::Module;
 use crate::device::location::{is_cuda, is_host};
 use stageline_nn::params::{AnyTensor, map_floats, unify};
 
-/// Replaces a module's trained parameters in host memory by copies that the calling thread allocates. The copies are
-/// near the thread's cores, and memory measurements count them for this thread.
+/// Replaces a module's trained parameters in host memory by copies that the calling thread allocates.
 ///
 /// Parameters on a CUDA device are copied too, so that a resumed training run computes the same bits as an
 /// uninterrupted one. burn pads the rows of a matrix that is copied from the host, while a kernel writes its result

@@ -62,9 +62,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a step or evaluation on each of the worker's stages, and sends each stage's outcome, such as its losses, to
-    /// the caller. Returns true if all losses and gradient norms are finite; only then may the stages act on an assumed
-    /// verdict.
+    /// Ends a step, evaluation or inference on each of the worker's stages, and sends each stage's outcome, such as its
+    /// losses, to the caller. Returns true if all losses and gradient norms are finite; only then may the stages act on
+    /// an assumed verdict.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {

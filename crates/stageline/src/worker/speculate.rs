@@ -16,9 +16,9 @@ use crate::update::flush::Verdict;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Makes the worker's last training step final, after all stages have completed it: drops the state from before the
-    /// step, and runs the updates that the step's forward passes registered with `after_step`, such as new running
-    /// statistics.
+    /// Makes the worker's last training step final, after all stages have completed it. Drops the state from before the
+    /// step, and runs the updates (such as new running statistics) that the step's forward passes registered with
+    /// `after_step`.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
