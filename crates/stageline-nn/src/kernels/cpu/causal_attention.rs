@@ -269,7 +269,8 @@ mod tests {
     use super::{to_unscaled_scores, to_weights};
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
-    /// Tests a block of four queries at the positions 33 to 36, of which the third begins a document.
+    /// Tests that attention weights and score gradients have the same bits with every instruction set. The block has
+    /// four queries at the positions 33 to 36, and a document begins at position 35.
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
         const KEYS: usize = 37;

@@ -22,7 +22,8 @@ fn keep_freed_memory() {
     /// Block size in bytes from which glibc requests each block of memory separately from the operating system.
     const OWN_MAPPING: i32 = 32 << 20;
     static ONCE: Once = Once::new();
-    // SAFETY: each call sets one number. A thread that allocates at the same time uses the old or the new one.
+    // SAFETY: each call sets one of glibc's thresholds. A thread that allocates meanwhile uses the old or the new
+    // value.
     ONCE.call_once(|| unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * OWN_MAPPING);

@@ -93,10 +93,10 @@ fn rotated(batch: usize, parts: &[Columns], turned: usize, angles: Angles) -> Fl
                 rest = after;
             }
         }
-        // SAFETY: all columns of all rows were just written.
+        // SAFETY: the loop above has written all columns of all rows in `places`.
         rotate(unsafe { places.assume_init_mut() }, first, columns, turned, angles);
     });
-    // SAFETY: the places are all elements, and every row of them was written.
+    // SAFETY: the chunks cover all `count` elements, and the loop above has written every element of each chunk.
     unsafe { output.set_len(count) };
     of_numbers(output, [batch, angles.length, columns])
 }

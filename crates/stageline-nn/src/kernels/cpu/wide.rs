@@ -25,11 +25,11 @@ macro_rules! wide {
                     run($($argument),*)
                 }
                 if $crate::kernels::cpu::wide::has_avx512() {
-                    // SAFETY: the processor has what the function is compiled for.
+                    // SAFETY: the processor has the instructions that the function is compiled for.
                     return unsafe { avx512($($argument),*) };
                 }
                 if $crate::kernels::cpu::wide::has_avx2() {
-                    // SAFETY: the processor has what the function is compiled for.
+                    // SAFETY: the processor has the instructions that the function is compiled for.
                     return unsafe { avx2($($argument),*) };
                 }
             }
@@ -150,7 +150,7 @@ pub(super) fn exp(x: f32) -> f32 {
 
 #[cfg(test)]
 pub(super) mod versions {
-    //! Runs all versions of functions that the macro `wide!` compiles.
+    //! In tests, runs a function of the macro `wide!` with each of its instruction sets and compares the results.
 
     use std::cell::Cell;
 

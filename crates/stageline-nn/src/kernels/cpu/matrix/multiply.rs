@@ -125,7 +125,7 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
         return tiled::multiply(tile, output, left, right, addends, cores);
     }
     let rows = 0..output.rows;
-    // SAFETY: the shapes fit.
+    // SAFETY: the assertion above has checked that the shapes match.
     unsafe { multiply_with_gemm(output.rows(rows), left, right, addends.output, cores) }
     if let Some(bias) = addends.bias {
         output.add_to_rows(bias);
@@ -140,10 +140,10 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
 unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-    // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
-    // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. By this function's
-    // contract the shapes fit each other. Spare capacity may be uninitialised, because without `add` the product does
-    // not read `output`.
+    // SAFETY: a `Matrix` lies in its slice, so all elements of `left` and `right` are valid. The elements of `output`
+    // are in a slice, or in the spare capacity of a vector, which `output` borrows exclusively. The caller guarantees
+    // that the shapes match. Spare capacity may be uninitialised, because without `add` the product does not read
+    // `output`.
     unsafe {
         gemm(
             output.rows,

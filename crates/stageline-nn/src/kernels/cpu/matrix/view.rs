@@ -53,7 +53,7 @@ pub struct MatrixMut<'a> {
     pub(super) of: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: a `MatrixMut` borrows its numbers exclusively, because the pieces of a slice have no numbers in common.
+// SAFETY: a `MatrixMut` borrows its elements exclusively: matrices that are split from one slice share no element.
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {

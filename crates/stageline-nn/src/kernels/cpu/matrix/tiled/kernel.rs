@@ -47,7 +47,8 @@ pub struct Operands<'a> {
 /// the output. Meanwhile, `ahead` prefetches data that is needed later.
 #[inline(always)]
 unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
-    // SAFETY: by the contract of `Kernel`, the processor has the instructions and the numbers are valid.
+    // SAFETY: the caller upholds the contract of `Kernel`: the processor has the instructions, and the elements are
+    // valid.
     unsafe {
         let mut sums = [[V::all(0.0); VECTORS]; ROWS];
         let (mut step, steps) = (0, of.depth / STEP);
@@ -83,7 +84,7 @@ unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize>(
     step: usize,
 ) {
     for k in step * STEP..(step + 1) * STEP {
-        // SAFETY: by the contract of `Kernel`.
+        // SAFETY: the caller upholds the contract of `Kernel`.
         unsafe { add_products(sums, of, k) };
     }
 }
@@ -96,7 +97,7 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
     of: &Operands,
     k: usize,
 ) {
-    // SAFETY: by the contract of `Kernel`.
+    // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe {
         let (mut left, panel) = (of.left.add(k), of.panel.add(k * V::IN_A_ROW * V::LANES));
         let mut of_panel = [V::all(0.0); VECTORS];
@@ -120,7 +121,7 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
 /// output and the addends.
 #[inline(always)]
 unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[V; VECTORS]; ROWS], of: &Operands) {
-    // SAFETY: by the contract of `Kernel`.
+    // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe {
         let lanes = of.columns - (VECTORS - 1) * V::LANES;
         let is_part = |vector: usize| vector + 1 == VECTORS && lanes < V::LANES;
@@ -154,14 +155,14 @@ unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[
 /// Computes a register tile with AVX-512 vectors of 16 f32 lanes.
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
-    // SAFETY: by the contract of `Kernel`.
+    // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe { compute::<__m512, ROWS, VECTORS>(of, ahead) }
 }
 
 /// Computes a register tile with AVX2 vectors of 8 f32 lanes.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
-    // SAFETY: by the contract of `Kernel`.
+    // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe { compute::<__m256, ROWS, VECTORS>(of, ahead) }
 }
 

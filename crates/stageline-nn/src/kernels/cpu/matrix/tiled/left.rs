@@ -17,10 +17,10 @@ pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> 
     let of_a_core = left.rows.div_ceil(cores.number()).next_multiple_of(LINE);
     cores.each(room.chunks_mut(of_a_core * stride).enumerate(), |(index, copy)| {
         let rows = index * of_a_core..left.rows.min((index + 1) * of_a_core);
-        // SAFETY: a product is computed in tiles only by a processor with AVX2.
+        // SAFETY: the processor has AVX2, because products are computed in tiles only on such processors.
         unsafe { transpose(left.rows(rows).transposed(), copy, stride) };
     });
-    // SAFETY: the parts above are all rows, and every number of a row has been written.
+    // SAFETY: the loop above has written every element of every row.
     Matrix::new(unsafe { room.assume_init_ref() }, [left.rows, left.columns], stride)
 }
 

@@ -33,7 +33,7 @@ impl<'a> Panels<'a> {
             let right = right.columns(first..right.columns.min(first + of_a_core * width));
             if right.column_stride == 1 { copy_rows(right, width, panels) } else { copy_columns(right, width, panels) }
         });
-        // SAFETY: the parts above are all panels, and every number of a panel has been written.
+        // SAFETY: the loop above has written every element of every panel.
         Self { numbers: unsafe { room.assume_init_ref() }, of_a_panel }
     }
 
@@ -93,7 +93,7 @@ wide! {
 /// Packs a matrix with contiguous columns into row-major panels of `width` columns.
 fn copy_columns(right: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
     for (columns, panel) in right.transposed().strips(width).zip(panels.chunks_exact_mut(width * right.rows)) {
-        // SAFETY: a product is computed in tiles only by a processor with AVX2.
+        // SAFETY: the processor has AVX2, because products are computed in tiles only on such processors.
         unsafe { transpose(columns, panel, width) };
     }
 }

@@ -68,8 +68,8 @@ impl Tile {
                 columns: columns.len(),
                 addends: addends.of_columns(columns),
             };
-            // SAFETY: `of_processor` found the kernel's instructions. The output, `left`, the panel and the bias have
-            // the numbers that the kernel accesses, as was just checked, and the output is borrowed exclusively.
+            // SAFETY: `of_processor` has checked that the processor has the kernel's instructions. The checks above
+            // ensure that all elements that the kernel accesses exist, and the output is borrowed exclusively.
             unsafe { kernel(operands, &mut ahead) };
         }
     }

@@ -53,7 +53,7 @@ fn transpose_square(from: &[f32], from_stride: usize, to: &mut [MaybeUninit<f32>
         // Each register combines half of a row with the same half of the row four rows below.
         let [a, b, c, d] = {
             let load = |row: usize| {
-                // SAFETY: the slice has all numbers of the square, as was checked.
+                // SAFETY: the assertion above has checked that the slice contains all elements of the square.
                 unsafe { _mm_loadu_ps(from.as_ptr().add(row * from_stride + half)) }
             };
             let pair = |row: usize| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(load(row)), load(row + SIDE / 2));
@@ -70,7 +70,7 @@ fn transpose_square(from: &[f32], from_stride: usize, to: &mut [MaybeUninit<f32>
             _mm256_shuffle_ps::<0b11_10_11_10>(high[0], high[1]),
         ];
         for (index, column) in columns.into_iter().enumerate() {
-            // SAFETY: the slice has room for all numbers of the transpose, as was checked.
+            // SAFETY: the assertion above has checked that the slice has room for the transposed square.
             unsafe { _mm256_storeu_ps(to.as_mut_ptr().add((half + index) * to_stride).cast(), column) };
         }
     }

@@ -41,43 +41,43 @@ macro_rules! vector {
 
             #[inline(always)]
             unsafe fn all(number: f32) -> Self {
-                // SAFETY: by the contract of `Vector`.
+                // SAFETY: the caller upholds the contract of `Vector`.
                 unsafe { $all(number) }
             }
 
             #[inline(always)]
             unsafe fn load(from: *const f32) -> Self {
-                // SAFETY: by the contract of `Vector`.
+                // SAFETY: the caller upholds the contract of `Vector`.
                 unsafe { $load(from) }
             }
 
             #[inline(always)]
             unsafe fn load_first(from: *const f32, lanes: usize) -> Self {
-                // SAFETY: by the contract of `Vector`; the mask leaves out all other numbers.
+                // SAFETY: the caller upholds the contract of `Vector`, and the mask excludes all other elements.
                 unsafe { $load_first(from, $mask(lanes)) }
             }
 
             #[inline(always)]
             unsafe fn store(self, to: *mut f32) {
-                // SAFETY: by the contract of `Vector`.
+                // SAFETY: the caller upholds the contract of `Vector`.
                 unsafe { $store(to, self) }
             }
 
             #[inline(always)]
             unsafe fn store_first(self, to: *mut f32, lanes: usize) {
-                // SAFETY: by the contract of `Vector`; the mask leaves out all other numbers.
+                // SAFETY: the caller upholds the contract of `Vector`, and the mask excludes all other elements.
                 unsafe { $store_first(to, $mask(lanes), self) }
             }
 
             #[inline(always)]
             unsafe fn plus(self, other: Self) -> Self {
-                // SAFETY: by the contract of `Vector`.
+                // SAFETY: the caller upholds the contract of `Vector`.
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             unsafe fn plus_product(self, one: Self, other: Self) -> Self {
-                // SAFETY: by the contract of `Vector`.
+                // SAFETY: the caller upholds the contract of `Vector`.
                 unsafe { $fma(one, other, self) }
             }
         }
@@ -93,7 +93,7 @@ vector!(__m256: 8 lanes, 2 in a row; _mm256_set1_ps _mm256_loadu_ps _mm256_maskl
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load_of_512(from: *const f32, mask: __mmask16) -> __m512 {
-    // SAFETY: the numbers are valid by the contract of `Vector`.
+    // SAFETY: the caller upholds the contract of `Vector`, so the selected elements are valid.
     unsafe { _mm512_maskz_loadu_ps(mask, from) }
 }
 
