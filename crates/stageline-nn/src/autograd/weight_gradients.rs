@@ -225,7 +225,8 @@ mod tests {
         Sum::new(GradientsParams::new(), dtype)
     }
 
-    /// Tests the sum over three micro-batches against the sum of the gradients from the graph.
+    /// Tests gradients that layers add to the sum immediately, over three micro-batches. The sum must have the same
+    /// bits as the sum of the gradients from the autodiff graph.
     #[test]
     fn gradients_that_layers_add_at_once_give_the_same_sum() {
         let layers = Layers::new();
@@ -245,7 +246,8 @@ mod tests {
         assert_eq!(layers.bits(&sum), layers.bits(&expected));
     }
 
-    /// Tests that a measured sum has the squared norms of single gradients, and that a sum may have a type of its own.
+    /// Tests a gradient sum in f64 that also measures squared norms. Neither the sum nor the norms depend on whether
+    /// layers add their gradients immediately.
     #[test]
     fn norms_and_types_of_a_sum_do_not_depend_on_when_gradients_are_added() {
         let layers = Layers::new();

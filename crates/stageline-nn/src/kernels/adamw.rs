@@ -160,7 +160,7 @@ mod tests {
     const STEP: AdamWStep =
         AdamWStep { betas: [0.9, 0.999], epsilon: 1e-8, learning_rate: 1e-2, weight_decay: 0.1, time: 1 };
 
-    /// A function that returns a tensor as a view of it, such as its transpose.
+    /// A function that returns a view of a tensor, such as its transpose, or the tensor itself.
     type View = fn(Tensor<2>) -> Tensor<2>;
 
     fn random(shape: [usize; 2]) -> Tensor<2> {
@@ -172,8 +172,9 @@ mod tests {
         [update.parameter, update.first, update.second].into_iter().flat_map(of_tensor).collect()
     }
 
-    /// Tests three steps of a parameter that several cores update, of empty tensors, and of tensors that are views of
-    /// others: parts of a transpose, rows in the middle, and the first rows.
+    /// Tests that three AdamW steps of the CPU kernel have the bits of burn's operations. The tensors are large enough
+    /// for several cores, empty, or views of other tensors: a part of a transpose, rows in the middle, or the first
+    /// rows.
     #[test]
     fn a_step_on_the_cpu_has_the_bits_of_burns_operations() {
         let views: [(_, View); 5] = [
@@ -219,8 +220,8 @@ mod tests {
         assert_eq!([&again.parameter, &again.first, &again.second].map(address), addresses);
     }
 
-    /// Tests gradients that are too small for f16: their contributions to the second moment (1e-9) are 0 in f16, and so
-    /// is epsilon (1e-8). After 30 steps the gradients are 0.
+    /// Tests AdamW steps of an f16 parameter with gradients that are too small for f16. Their contributions to the
+    /// second moment (1e-9) would be 0 in f16, and so would epsilon (1e-8). After 30 steps the gradients are 0.
     #[test]
     fn steps_in_f16_have_the_values_of_steps_in_f32() {
         let trained = |dtype: FloatDType| {
@@ -240,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Tests that moments decay in bf16, in which the usual second beta is 1.
+    /// Tests that the second moment of a bf16 parameter decays, although the usual beta 2 (0.999) rounds to 1 in bf16.
     #[test]
     fn moments_of_parameters_in_bf16_decay() {
         let ones = |dtype| Tensor::<1>::ones([1], &Device::flex()).cast(dtype);

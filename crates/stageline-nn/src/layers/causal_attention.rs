@@ -106,7 +106,7 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
         }
         None => mask,
     };
-    // The backward of burn's softmax squares the sum of a row, which is too large for f16 from 256 keys on.
+    // The backward pass of burn's softmax squares the sum of a row, which is too large for f16 from 256 keys on.
     let given = FloatDType::from(scores.dtype());
     let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
     let weights = softmax(scores.cast(wide).mask_fill(mask, f32::NEG_INFINITY), 4).cast(given);
@@ -347,7 +347,7 @@ mod tests {
         let of = |dtype: FloatDType| {
             let [_, gradient] =
                 both(|input| causal_attention(input, 1), &input.clone().cast(dtype), &upstream.clone().cast(dtype));
-            // Only the gradients of the queries come from the backward of the softmax.
+            // Compares only the gradients of the queries, which come from the backward pass of the softmax.
             gradient.chunks(3 * SIZE).flat_map(|row| row[..SIZE].to_vec()).collect::<Vec<_>>()
         };
         let exact = of(FloatDType::F64);
@@ -358,7 +358,8 @@ mod tests {
         }
     }
 
-    /// Tests the attention of burn's operations: starts in i64, and f16 scores that overflow before they are scaled.
+    /// Tests attention that burn's operations compute: document starts may be i64, and scores that would overflow in
+    /// f16 before they are scaled give the right output.
     #[test]
     fn attention_without_a_kernel_takes_all_positions_and_large_scores() {
         let device = Device::flex();

@@ -111,7 +111,8 @@ mod tests {
         }
     }
 
-    /// Tests values and derivatives of large and of small results in half precision, against the formula in f64.
+    /// Tests GELU's tanh approximation in half precision against the formula in f64, for large and small values and
+    /// derivatives.
     #[test]
     fn the_tanh_form_in_half_precision_is_rounded_once() {
         let device = Device::flex();

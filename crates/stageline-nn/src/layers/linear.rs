@@ -254,8 +254,8 @@ mod tests {
         assert!(layer.weight.base().grad(&found).is_none(), "the base is frozen");
     }
 
-    /// A reparameterizer that adds an adapter with random matrices. burn's own adapter begins with a `b` of zeros, so
-    /// the gradient of `a` would be zero.
+    /// A reparameterizer that adds a LoRA adapter with random matrices to a weight. The matrix `b` of burn's own
+    /// adapter begins with zeros, so the gradient of `a` would be zero.
     struct Drawn;
 
     impl Reparameterizer for Drawn {

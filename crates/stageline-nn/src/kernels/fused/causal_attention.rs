@@ -261,14 +261,14 @@ mod tests {
             let part = |all: &Tensor<3>, part: usize| all.clone().slice_dim(2, part * SIZE..(part + 1) * SIZE);
             let off_value = worst(part(&found, 2), &part(&to_input_exact, 2));
             println!("{length} {scores} {value} {gradient}: outputs {off_output:.1e}, values {off_value:.1e}");
-            // In f16, scores of about a hundred are rounded to a sixteenth.
+            // In f16, scores of about 100 are rounded to multiples of 1/16.
             let bound = if scores > 4.0 { 1e-2 } else { 2e-3 };
             assert!(
                 off_output < bound && off_value < bound,
                 "{length} {scores} {value} {gradient}: {off_output} {off_value}"
             );
-            // Gradients of scores are differences of numbers as large as values times gradients, so the bound is
-            // relative to those.
+            // Score gradients are differences of numbers as large as a value times an output gradient. The bound is
+            // therefore relative to such a product.
             let size = value * gradient * (around + scores).max(1.0);
             for at in [0, 1] {
                 let off = (exactly(&part(&found, at)) - part(&to_input_exact, at)).abs().max().into_scalar::<f64>();

@@ -142,7 +142,8 @@ fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
             vec![B::normalised_to_input(&call.float(0), &call.float(1), &moments, &call.float(3), norm)]
         }),
         (name::LAYER_NORM_TO_PARAMETERS, |call| {
-            // The mean that an RMS normalisation sends is 0, so both kinds have the same gradients of parameters.
+            // An RMS normalisation sends means of 0, so layer normalisation gives the same parameter gradients for
+            // them.
             let moments = B::received_moments(call.float(1), Norm::Layer);
             B::normalised_to_parameters(&call.float(0), &moments, &call.float(2)).into()
         }),
