@@ -145,7 +145,7 @@ impl CostFlags {
     /// Returns how long, in ms, one transfer from each stage to the next occupies the network link: bytes / bandwidth,
     /// or 0 if --bytes is unset.
     fn links(&self, placement: &Placement) -> anyhow::Result<Vec<f64>> {
-        const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
+        const BYTES_A_MS: f64 = 1e6; // the bytes that a link of 1 GB/s sends in 1 ms
         if self.bytes.is_empty() {
             return Ok(vec![0.0; placement.stages()]);
         }

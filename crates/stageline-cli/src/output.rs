@@ -73,7 +73,7 @@ pub(crate) fn printable(text: &str) -> String {
 /// output would replace.
 pub(crate) fn check_keeps(input: &Path, flag: &str, output: Option<&Path>) -> anyhow::Result<()> {
     let Some(output) = output.filter(|output| *output != "-") else { return Ok(()) };
-    // Terminals and pipes may be both.
+    // A terminal or a pipe may be both input and output.
     let is_input = input.is_file() && same_file(input, output).unwrap_or(false);
     ensure!(
         !is_input,
@@ -83,7 +83,7 @@ pub(crate) fn check_keeps(input: &Path, flag: &str, output: Option<&Path>) -> an
     Ok(())
 }
 
-/// Returns whether two paths name one file. If a file does not exist, this is an error.
+/// Whether two paths name the same file. Returns an error if one of them does not exist.
 fn same_file(one: &Path, other: &Path) -> std::io::Result<bool> {
     Ok(one.canonicalize()? == other.canonicalize()?)
 }

@@ -107,7 +107,7 @@ impl Report {
         bound_ms: f64,
         memory: Option<&Memory>,
     ) -> Self {
-        // A time that is a difference of others has their rounding errors, so it is rounded as they are.
+        // Some times are differences of others and have their rounding errors, so all are rounded to the same digit.
         let time = |time: f64| rounded(time, timeline.step());
         let idle_ms = |idle: Idle| IdleMs {
             fill: time(idle.fill),
@@ -168,7 +168,7 @@ impl fmt::Display for Report {
                 writeln!(f)?;
             }
         }
-        // Three decimals, or as many as a short step needs to have three significant digits, at most 15.
+        // Times have three decimals. A short step gets more, up to 15, so that it has three significant digits.
         let decimals = usize::try_from(2 - magnitude(self.step_ms)).unwrap_or(0).clamp(3, 15);
         let (step, bound) = (self.step_ms, self.bound_ms);
         let above = if bound > 0.0 { 100.0 * (step / bound - 1.0) } else { 0.0 };
@@ -212,12 +212,12 @@ pub(crate) fn exact(number: f64) -> f64 {
 /// as large. This hides the rounding errors of a difference of numbers as large as `scale`.
 fn rounded(number: f64, scale: f64) -> f64 {
     let decimals = usize::try_from(DIGITS - 1 - magnitude(scale)).unwrap_or(0);
-    // The sum turns -0 into 0.
+    // Adding 0 turns -0 into 0.
     format!("{number:.decimals$}").parse::<f64>().unwrap_or(number) + 0.0
 }
 
-/// Returns the exponent of the power of ten that the first digit of `number` counts: 2 for 345, and -1 for 0.5. It is 0
-/// for 0.
+/// Returns the decimal exponent of a number, which is that of its first significant digit: 2 for 345, and -1 for 0.5.
+/// Returns 0 for 0.
 fn magnitude(number: f64) -> i32 {
     if number == 0.0 { 0 } else { number.abs().log10().floor() as i32 }
 }

@@ -72,7 +72,8 @@ impl Flags {
         let measured = Measured::of(&log)?;
         let by_hand = measured.is_cut_by_hand();
         let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
-        // The report says how large the channels of the found plan must be.
+        // The search assumes channels that hold all micro-batches. The report names the capacity that the found plan
+        // needs.
         let found = search.best(self.micro_batches, self.micro_batches)?;
         let cut = search.cut(found.checked.plan())?;
         let warnings = [other_share(&log, self.stages), unequal_devices(&log, &cut)];

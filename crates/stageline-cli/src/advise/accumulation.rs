@@ -158,7 +158,7 @@ impl Accumulation<'_> {
     fn devices_to_list(&self, workers: usize) -> String {
         let (own, replicas, devices) = (self.log.plan.workers(), self.log.run.replicas.max(1), self.log.devices());
         let of_all = devices.iter().any(|device| device.ends_with(":all"));
-        // With `cuda:all`, the run had at most a device for each of its workers.
+        // With `cuda:all`, the run had at most one device for each of its workers.
         let listed = if of_all { own * replicas } else { devices.len() };
         let used = workers.saturating_mul(replicas);
         if listed > used {
