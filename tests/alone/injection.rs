@@ -591,7 +591,7 @@ fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
     let counts = Arc::new(Mutex::new((0, 0)));
     let seen = Arc::clone(&counts);
     each_point(move |case, point, _| {
-        // Here, the moment after an instruction is like the moment before the next one.
+        // In overlapping steps, the moment after an instruction is like the moment before the next one.
         if point.moment == Moment::After && matches!(point.activity, Activity::Instruction(_)) {
             return;
         }
@@ -602,7 +602,8 @@ fn a_panic_anywhere_in_overlapping_steps_leaves_whole_steps() {
     });
     let (injections, missed) = *counts.lock().unwrap();
     println!("{injections} panics in overlapping steps; {missed} points that such steps do not have");
-    // Whether a step waits for a late verdict depends on the order of the threads, and with it a few of the points.
+    // The order of the threads decides whether a step waits for a late verdict, and so whether a few of the points
+    // exist.
     assert_eq!(injections + missed, 1977, "panics in overlapping steps, and points that such steps do not have");
     assert!(injections >= 1955, "{injections} panics, and {missed} points that such steps do not have");
 }
@@ -615,7 +616,7 @@ fn a_panic_anywhere_in_a_rehearsal_leaves_no_trace() {
     let count = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&count);
     each_point(move |case, point, is_first| {
-        // After a point is the same moment as before the next one.
+        // The moment after an activity of a rehearsal is the same as before the next activity.
         let survived = point.moment == Moment::Before
             && case.survive_rehearsing(Point { during: "a rehearsal after 1 steps", ..point }, is_first);
         *seen.lock().unwrap() += usize::from(survived);

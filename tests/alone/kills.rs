@@ -72,7 +72,7 @@ fn child_training() {
         let mut at = |point: WritePoint| {
             if step > first && format!("{point:?}") == wanted {
                 Command::new("kill").args(["-9", &process::id().to_string()]).status().unwrap();
-                thread::park(); // until the signal arrives
+                thread::park(); // the signal kills the parked process
             }
         };
         store.save_observed(&pipeline.checkpoint().unwrap(), &mut at).unwrap();

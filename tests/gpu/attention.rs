@@ -115,7 +115,7 @@ fn check_in_half_precision(
     check_with_gradients(device, half, heads, shape, starts, 1.0);
 }
 
-/// The same as [`check_in_half_precision`], with gradients of the output that are `times` as large.
+/// Asserts the same as [`check_in_half_precision`], but with output gradients that are `times` as large.
 fn check_with_gradients(
     device: &Device,
     (dtype, spacing): (FloatDType, f64),
@@ -174,7 +174,7 @@ fn attention_is_that_in_f64_at_every_length() {
     check(device, heads(2, 1, Some(130)), [1, 513, 64], None);
     check(device, heads(1, 1, None), [1, 2048, 8], None);
     check(device, heads(1, 1, Some(1000)), [1, 2048, 8], None);
-    // A head so large that blocks have fewer rows, and one that is too large for the FlashAttention kernels.
+    // The first head is so large that blocks have fewer rows. The second is too large for the FlashAttention kernels.
     check(device, heads(2, 2, None), [2, 70, 200], None);
     check(device, heads(1, 1, None), [2, 40, 300], None);
 }
@@ -197,7 +197,7 @@ fn attention_in_half_precision_is_that_in_f64_rounded() {
     let device = &open("gpu")[0];
     for (dtype, spacing) in [(FloatDType::F16, 2.0_f64.powi(-10)), (FloatDType::BF16, 2.0_f64.powi(-7))] {
         if !device.supports_dtype(dtype) {
-            // Written to the standard error stream itself, which the test harness does not hide.
+            // The message goes to the standard error stream itself, which the test harness does not hide.
             let _ = writeln!(std::io::stderr(), "not tested: {} does not compute in {dtype:?}", gpu_name());
             continue;
         }

@@ -62,7 +62,7 @@ fn a_marked_layer_is_recomputed_once_for_every_micro_batch() {
         let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 5);
         let layer = layers.pop().unwrap();
         let counted = Counted { layer, forwards: Arc::clone(&forwards), recomputed: Arc::clone(&recomputed) };
-        // The layer before gives the input of the marked layer a gradient.
+        // The unmarked layer in front gives the input of the marked layer a gradient.
         let chain = Pipeline::builder().stage((layers.pop().unwrap(), counted), config(recompute));
         let chain = chain.loss((layers, error), config(Recompute::Nothing));
         let mut pipeline = chain.schedule(OneFOneB).micro_batches(MICRO_BATCHES).build().unwrap();

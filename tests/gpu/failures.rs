@@ -27,7 +27,8 @@ const PER_STEP: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// A fault of a test's stage: the stage panics in the forward with this number and in all later ones.
+    /// A fault of a test's stage: the stage panics in the forward with this number, counted from 0, and in all later
+    /// ones.
     PanicsFrom(usize),
     /// A fault of a test's stage: its output for the micro-batch with this index is infinite in every step.
     OverflowsAt(usize),

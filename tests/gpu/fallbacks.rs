@@ -154,7 +154,7 @@ fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
     let refused = builder().build().err().unwrap();
     if !device.supports_dtype(FloatDType::F64) {
         assert!(matches!(refused, BuildError::ElementType { stage: 0, .. }), "{refused}");
-        // Written to the standard error stream itself, which the test harness does not hide.
+        // The message goes to the standard error stream itself, which the test harness does not hide.
         let _ = writeln!(std::io::stderr(), "not tested: {} does not compute in f64", gpu_name());
         return;
     }

@@ -64,9 +64,8 @@ fn trained(model: &LanguageModel, devices: &str, schedule: &str, recompute: Reco
     (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap().loss).collect()
 }
 
-/// Returns how far the losses of these models on the GPU may be from those on the CPU. On NVIDIA's tensor cores burn
-/// computes f32 products in TF32, whose numbers have 10 bits after the point, where its tuning finds that to be the
-/// fastest.
+/// Returns the largest allowed absolute difference between a model's loss on the GPU and on the CPU. It is larger on
+/// NVIDIA GPUs, because burn's tuning may choose products in TF32, whose numbers have 10 bits after the point.
 fn near() -> f64 {
     if gpu_name().starts_with("cuda") { 1e-2 } else { NEAR }
 }
@@ -87,8 +86,8 @@ fn language_models_train_as_on_the_cpu_with_the_kernels_of_the_device() {
         let recomputed = trained(&model, "gpu,gpu", "1f1b", Recompute::Full);
         assert_within(near(), &recomputed, &expected, &format!("{family}, recomputed"));
     }
-    // Other tests warn of a layer `whole_on_the_device`, of attention with heads of these sizes, and of operations in
-    // these types: f64 on the device, and bf16 on the CPU. The language models here compute in f32.
+    // Other tests cause warnings about a layer `whole_on_the_device`, attention with heads of these sizes, f64 on the
+    // device and bf16 on the CPU. The language models of this test compute in f32.
     let of_others = [
         "whole_on_the_device",
         "heads of 264 elements",

@@ -95,7 +95,7 @@ fn trained(devices: &str, stages: usize, schedule: impl Schedule + 'static, reco
 /// The losses of a training on one CPU, with which the tests compare the losses of trainings on GPUs.
 static EXPECTED: LazyLock<Vec<f64>> = LazyLock::new(|| trained("cpu", 1, OneFOneB, Recompute::Nothing));
 
-/// How far losses on the GPU may be from those on the CPU.
+/// The largest allowed absolute difference between a loss on the GPU and the same loss on the CPU.
 const NEAR: f64 = 1e-4;
 
 fn assert_near(found: &[f64], expected: &[f64], about: &str) {
@@ -122,7 +122,7 @@ fn every_cut_and_schedule_trains_as_on_the_cpu() {
     for stages in [2, 4, 6] {
         assert_near(&trained("gpu", stages, ZbV, Recompute::Nothing), expected, &format!("zb-v, {stages} stages"));
     }
-    // The first of these has both chunks of the model on one worker.
+    // With 2 stages, both chunks of the model are on one worker.
     for (stages, chunks) in [(2, 2), (4, 2), (6, 2)] {
         let schedule = Interleaved { chunks };
         assert_near(

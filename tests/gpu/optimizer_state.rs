@@ -103,7 +103,8 @@ fn states_on_the_host_are_not_in_the_memory_of_the_device_and_change_no_bits() {
     let host = on_host.estimate.devices().into_iter().find(|(device, _)| *device == Device::flex()).unwrap();
     assert_eq!(host.1, moments, "without a rollback the states exist once");
 
-    // The way out of states on the host needs about what a training with them is estimated to need.
+    // The remedy that keeps states on the host names about the memory that is estimated for a training with states on
+    // the host.
     let has = |device: &Device| (*device != Device::flex()).then_some(1);
     let refused = on_device.estimate.check(has, &OneFOneB, 1, |_| true).unwrap_err();
     let remedy = refused.remedies.iter().find(|remedy| remedy.levers == [Lever::StatesOnHost]).expect("a way out");

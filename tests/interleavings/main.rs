@@ -287,7 +287,7 @@ fn a_failure_ends_every_thread_and_rolls_back_the_step_in_any_thread_order() {
                 let mut pipeline = builder(shape, Some(failure)).build().unwrap();
                 pipeline.step(batch(0)).unwrap();
                 let StepError::Stage(failure) = pipeline.step(batch(1)).unwrap_err() else { panic!("another error") };
-                // With several replicas, the order decides whose forward reaches the failing number.
+                // With several replicas, the order of threads decides which replica runs the failing forward.
                 assert!(failure.stage == stage && (shape.replicas > 1 || failure.micro_batch() == Some(micro_batch)));
                 assert!(pipeline.checkpoint().unwrap() == before[0], "a stage has stepped");
             });

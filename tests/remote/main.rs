@@ -486,7 +486,7 @@ fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
 fn answer(server: &Server, request: &[u8]) -> Vec<u8> {
     let address = server.host.strip_prefix("ws://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
-    // The server may hang up before it has read everything.
+    // The server may close the connection before it has read the whole request.
     let _ = stream.write_all(request);
     let mut read = Vec::new();
     let _ = stream.read_to_end(&mut read);
@@ -504,12 +504,13 @@ fn web_pages_and_requests_without_end_are_rejected() {
     let page = answer(&server, format!("{UPGRADE}Origin: http://evil.example\r\n\r\n").as_bytes());
     assert!(page.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&page));
     assert_eq!(answer(&server, &vec![b'a'; 100_000]), b"");
-    // A first message of a gigabyte is rejected by its header. The answer is the handshake of RFC 6455, section 1.3.
+    // The server rejects a first message of a gigabyte by its header. Its answer is the handshake of RFC 6455, section
+    // 1.3.
     let gigabyte = [0x82, 0xff, 0, 0, 0, 0, 0x40, 0, 0, 0, 1, 2, 3, 4];
     let handshake = answer(&server, &[format!("{UPGRADE}\r\n").as_bytes(), &gigabyte].concat());
     let handshake = String::from_utf8_lossy(&handshake).into_owned();
     assert!(handshake.is_empty() || handshake.starts_with("HTTP/1.1 101"), "{handshake}");
-    // It still serves a training.
+    // After these rejected requests, the server still serves a training.
     place.said(&format!("--steps 1 --stages 2 --device cpu,{}/0 {token}", server.host));
 }
 
@@ -519,7 +520,8 @@ fn clients_that_open_no_session_are_hung_up_on_and_do_not_keep_others_out() {
     let (connection, token) = CONNECTIONS[1];
     let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
     let address = server.host.strip_prefix("ws://").unwrap().to_owned();
-    // As many as one client may have, and some more, which are hung up on at once. Reads wait for the end.
+    // A client opens as many connections as it may have, and 8 more, which the server closes at once. A read waits
+    // until its connection ends.
     const ALLOWED: usize = 32;
     let mut idle: Vec<_> = (0..ALLOWED + 8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let ends = |stream: &mut TcpStream| matches!(stream.read(&mut [0]), Ok(0) | Err(_));
@@ -528,7 +530,7 @@ fn clients_that_open_no_session_are_hung_up_on_and_do_not_keep_others_out() {
     let still_open = idle[0].peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
     assert!(still_open, "the connections above the limit ended only with the others");
     idle[0].set_nonblocking(false).unwrap();
-    // The others end by themselves.
+    // The server also closes the connections within the limit, because the client opens no session on them.
     assert!(idle[..ALLOWED].iter_mut().all(ends));
     place.said(&format!("--steps 1 --stages 2 --device cpu,{}/0 {token}", server.host));
 }
