@@ -63,7 +63,7 @@ fn gradients_of_micro_batches_add_up_to_that_of_the_whole_batch() {
     for (seed, rows) in [(21, 29), (22, 16), (23, 11)] {
         let model = Mlp::new(3, 16, seed);
         let batch = Mlp::batch(rows, 16, true, seed);
-        // With plain gradient descent at rate 1 the step is the gradient itself.
+        // With plain gradient descent and the learning rate 1, a step subtracts exactly the gradient.
         let gradient = |stages: usize, micro_batches: usize| {
             let stage = StageConfig::new(device(), SgdConfig::new().init(), 1.0);
             let builder = model.clone().split(stages, &stage).micro_batches(micro_batches);

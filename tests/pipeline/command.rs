@@ -162,7 +162,7 @@ fn an_own_model_trains_with_its_own_metric() {
     let text = std::fs::read_to_string(&log).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let accuracies: Vec<f64> = lines.iter().filter_map(|line| line["metrics"]["accuracy"].as_f64()).collect();
-    // 300 steps, and validations before, after, and every 100 steps of both runs.
+    // The metric is logged in 300 steps, and in validations before, after, and every 100 steps of both runs.
     assert!(accuracies.len() >= 300 + 4, "{}", accuracies.len());
     assert!(accuracies[0] < 0.8 && accuracies[accuracies.len() - 1] > 0.95, "{accuracies:?}");
     assert_eq!(lines[0]["configuration"]["micro_batch_size"], 32);

@@ -131,7 +131,7 @@ fn a_non_finite_value_is_attributed_and_its_step_is_skipped() {
         let next = pipeline.step(good()).unwrap();
         assert_eq!((skipped.step, next.step), (1, 2));
 
-        // Parameters, Adam's moments and the learning rate are as if the skipped step had never been.
+        // The skipped step leaves no trace in the parameters, Adam's moments and the learning rate.
         let mut unharmed = self::pipeline(OneFOneB, OnNonFinite::Skip).build().unwrap();
         let steps = [unharmed.step(good()).unwrap(), unharmed.step(good()).unwrap()];
         let rates = |report: &StepReport| report.stages.iter().map(|stage| stage.learning_rate).collect::<Vec<_>>();
@@ -165,7 +165,7 @@ fn a_batch_without_weight_is_skipped() {
     let (input, (wanted, mask)) = Mlp::batch(6, WIDTH, false, 1);
     let mut pipeline = model.clone().split(3, &config()).micro_batches(2).build().unwrap();
     let masked = || Batch::new(input.clone(), (wanted.clone(), mask.clone() * 0.0));
-    // The memory of steps is known without a target, too.
+    // The memory estimate also works for a batch whose targets are all masked.
     let mut bytes = |batch| pipeline.estimate_memory(batch).unwrap().unwrap().devices()[0].1 as f64;
     let whole = bytes(Batch::new(input.clone(), (wanted.clone(), mask.clone())));
     assert!((bytes(masked()) / whole - 1.0).abs() < 0.01);

@@ -33,14 +33,14 @@ fn freeze(thread: Pid, child: &Child) {
             return;
         }
         ptrace::cont(thread, None).unwrap();
-        std::thread::sleep(Duration::from_millis(5)); // so that the thread gets on until it is stopped again
+        std::thread::sleep(Duration::from_millis(5)); // lets the thread run on before the next stop
     }
 }
 
 /// Whether a line of `/proc/<pid>/task/<tid>/syscall` shows that the thread `<tid>` waits for another thread (a futex
 /// wait).
 fn waits(call: &str) -> bool {
-    const COMMAND: i64 = 0x7f; // the rest are flags
+    const COMMAND: i64 = 0x7f; // the other bits are flags
     let [name, _, operation, ..] = call.split_whitespace().collect::<Vec<_>>()[..] else { return false };
     let operation = operation.strip_prefix("0x").and_then(|number| i64::from_str_radix(number, 16).ok());
     let is_wait = |operation| [FUTEX_WAIT, FUTEX_WAIT_BITSET].map(i64::from).contains(&(operation & COMMAND));

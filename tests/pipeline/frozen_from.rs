@@ -68,7 +68,7 @@ fn a_checkpoint_without_frozen_parameters_resumes_with_the_same_bits() {
         assert_eq!(names(&end.frozen), left_out);
         assert!(end.parameters.iter().all(|(name, tensor)| whole.parameters[name] == *tensor));
         assert_eq!((end.optimizer, end.progress), (whole.optimizer.clone(), whole.progress));
-        // A checkpoint of the same training that holds all values.
+        // The same training with `FrozenFrom::Checkpoint` writes a checkpoint that contains all values.
         let all = resumed(model(1, &frozen), stages, FrozenFrom::Checkpoint, middle.clone());
         assert_eq!((names(&all.frozen), all.parameters), (Vec::new(), whole.parameters.clone()));
     }
@@ -160,7 +160,7 @@ fn the_statistics_of_a_batch_norm_stay_in_checkpoints() {
     assert!(found.parameters.iter().all(|(name, tensor)| expected.parameters[name] == *tensor));
 }
 
-/// Tests a frozen tensor that two stages share. It is compared in both.
+/// Tests a frozen tensor that two stages share: a resume compares its values in both stages with the checkpoint.
 #[test]
 fn a_shared_frozen_tensor_is_compared_in_each_stage() {
     let build = |other: bool| {

@@ -97,7 +97,8 @@ fn pipeline(cut: &str, recompute: Recompute) -> Pipeline<Tensor<2>, Tensor<2>, T
 }
 
 fn batch() -> Batch<Tensor<2>, Tensor<2>> {
-    // Not `Tensor::random`: it uses the generator from which other tests draw their seeded models at the same time.
+    // The numbers do not come from `Tensor::random`, because other tests draw their seeded models from the same
+    // generator at the same time.
     let values = |first: usize| {
         let values: Vec<f32> = (first..first + 4 * WIDTH).map(|at| (at as f32).sin()).collect();
         Tensor::from_data(TensorData::new(values, [4, WIDTH]), &Device::flex())

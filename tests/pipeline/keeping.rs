@@ -40,7 +40,8 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
             assert!(rest.contains(&format!("not taken from the checkpoint: {line}")), "{rest}");
         }
     }
-    // A short run that is made longer gives the same bits too. A new run does not write into a folder with checkpoints.
+    // A short run that resumes with more steps gives the same bits. A new run may not write into a folder with
+    // checkpoints.
     place.said("--steps 3 --checkpoint @short");
     let again = place.refused("--steps 3 --checkpoint @short");
     assert_eq!(
@@ -60,7 +61,7 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
         lines.filter_map(|line| Some((line["step"].as_u64()?, line["loss"].clone()))).collect()
     };
     assert_eq!(losses("parts.jsonl"), losses("whole.jsonl"));
-    // A run also resumes with another M and the same global batch: to other bits, which are the same on every cut.
+    // A run also resumes with another M and the same global batch. The bits then depend on M, but not on the partition.
     let other = |index, stages| {
         let flags = "--micro-batches 2 --micro-batch-size 4";
         place.said(&format!("--resume {from} --checkpoint @other{index} {flags} --stages {stages}"))
@@ -194,7 +195,8 @@ fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
     assert!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps > 0, "{error}");
 }
 
-/// Tests the same with stderr in the same pipe, so that not even the error can be told.
+/// Tests a run whose stdout and stderr are piped to a program that ends, so that the run cannot even print its error.
+/// It ends with a checkpoint all the same.
 #[cfg(unix)]
 #[test]
 fn closed_outputs_end_the_run_with_a_checkpoint() {
@@ -202,7 +204,7 @@ fn closed_outputs_end_the_run_with_a_checkpoint() {
     let (read, write) = std::io::pipe().unwrap();
     let mut command = place.command(LONG_STEPS);
     let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
-    drop(command); // it has the pipe's end for writing
+    drop(command); // closes its copy of the pipe's writing end
     let mut said = BufReader::new(read);
     read_until(&mut said, "validation: ");
     drop(said);
@@ -255,9 +257,9 @@ fn flags_override_set_and_set_overrides_the_settings_file() {
     for line in ["width = 64", "layers = 5", "learning_rate = 1e-3", "device = \"cpu,cpu\"", "micro_batches = 8"] {
         assert!(printed.lines().any(|printed| printed.replace("0.001", "1e-3") == line), "no {line} in {printed}");
     }
-    // Values that follow from other settings are not among them.
+    // The printed settings leave out values that follow from other settings.
     assert!(!printed.contains("schedule_steps"), "{printed}");
-    // The printed settings are a file that gives the same settings.
+    // A settings file with the printed settings gives the same settings again.
     fs::write(place.path("again.toml"), &printed).unwrap();
     let again = example("gpt").arg("--print-config").arg("--config").arg(place.path("again.toml")).output().unwrap();
     assert_eq!(String::from_utf8(again.stdout).unwrap(), printed);
@@ -284,7 +286,8 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     let expected = "the data or its settings have changed: give the former ones, or start a new run";
     assert!(text.starts_with("Error: --resume: data was \"") && text.contains(expected), "{text}");
 
-    // Another run's checkpoints would be removed as the oldest ones.
+    // A run may not write into another run's folder, because it would remove the other run's checkpoints as the oldest
+    // ones.
     place.said("--steps 1 --checkpoint @another");
     let text = place.refused(&format!("--resume {from} --checkpoint @another"));
     assert!(text.starts_with("Error: --checkpoint: @another has checkpoints of another run; "), "{text}");

@@ -262,10 +262,9 @@ fn same_bits(found: &Model, expected: &Model, what: &str) {
 }
 
 /// Asserts that a model with adapters trains to the same bits as in a loop without Stageline, under every schedule and
-/// recomputation. The tested settings are `combinations`: pairs of a precision and a number of replicas, the first of
-/// which is full precision and 1 replica. Each pair of a
-/// schedule and a recomputation runs with one of them, in turn. Returns the model that the loop trained in full
-/// precision.
+/// recomputation. `combinations` are pairs of a precision and a number of replicas; the first pair must be full
+/// precision and 1 replica. Each schedule and recomputation runs with one of these pairs, in turn. Returns the model
+/// that the loop trained in full precision.
 fn check(model: &Model, what: &str, combinations: &[(Precision, usize)]) -> Model {
     let two = NonZero::new(2).expect("2 is not 0");
     let everything = [

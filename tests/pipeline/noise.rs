@@ -83,7 +83,7 @@ fn assert_closed_form(rows: usize, is_kept: impl Fn(usize) -> bool) {
 
 #[test]
 fn the_noise_of_a_quadratic_loss_is_its_closed_form() {
-    // Two sizes of micro-batches (7 and 6), so unequal shares.
+    // A batch of 34 samples gives micro-batches of 7 and 6 samples, which have unequal shares.
     assert_closed_form(34, |_| true);
 }
 
@@ -158,7 +158,7 @@ fn of_single_samples(checkpoint: Checkpoint, rows: usize, seed: u64) -> f64 {
     }
     let (count, of_sum) = (rows as f64, sum.iter().map(|value| value * value).sum::<f64>());
     let variance = (squares - of_sum / count) / (count - 1.0);
-    // The squared norm of the mean is too large by the variance of the mean.
+    // The squared norm of the mean gradient is larger than that of the expected gradient, by the variance of the mean.
     let squared_norm = of_sum / count.powi(2) - variance / count;
     // A sample has as many targets as the context.
     SHAPE.context as f64 * variance / squared_norm

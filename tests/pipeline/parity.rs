@@ -114,7 +114,7 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
             let (trained, updates) = model.clone().train_cut_clipped(&cut, &batches).unwrap();
             assert!(trained.bits() == plain.bits(), "P={stages} {} {clip:?}", schedule.name());
             let clipped = clip != Clip::GlobalNorm(1e3);
-            // The squares are added in another order than in the plain loop.
+            // A pipeline adds the squares of the norm in another order than the plain loop.
             let is_expected = |(update, norm): (&Update, &f64)| match update {
                 Update::Stepped { gradient_norm, clipped: was } => {
                     *was == clipped && (gradient_norm / norm - 1.0).abs() < 1e-14
@@ -293,7 +293,7 @@ fn weights_used_twice_give_the_same_bits_with_whole_and_split_backwards() {
     for schedule in [&ZbH1 as &'static (dyn Schedule + Sync), &ZbH2, &GPipe, &DualPipeV, &ZbV] {
         assert!(trained_with_weights_used_twice(schedule, 1) == whole, "{}", schedule.name());
     }
-    // Plans that split only some backwards, or whose backwards are not in the order of the micro-batches.
+    // These plans split only some backwards, or run backwards out of micro-batch order.
     let plan = |backwards: &str| {
         let row = |stage: usize| {
             let forwards = (0..4).map(|micro_batch| format!("{stage}F{micro_batch},")).collect::<String>();

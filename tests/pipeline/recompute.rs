@@ -243,7 +243,7 @@ fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
 
 type Pair = (Tensor<2>, Option<Tensor<2>>);
 
-/// A layer whose output is a pair without a second tensor.
+/// A layer whose output is a pair in which the second tensor is `None`.
 #[derive(Module, Debug)]
 struct Single {
     layer: Layer,
@@ -258,7 +258,7 @@ impl Stage for Single {
     }
 }
 
-/// A block that sets the second tensor of a pair to its input, and that may fail.
+/// A block that sets the second tensor of a pair to its input if that tensor is `None`. Its forward may fail.
 #[derive(Module, Debug)]
 struct Skipping {
     layer: Layer,
@@ -306,8 +306,9 @@ impl stageline::LossStage for Joining {
     }
 }
 
-/// Trains blocks that pass on a second float tensor for one step, of which the one at `fails` fails. Returns the bits of
-/// all parameters, or the error of the step.
+/// Trains a model for one step whose blocks return a second float tensor. The block with the index `fails` fails; with
+/// `None`, no block fails. Returns the bits of the parameters of stage 0, which contains all blocks, or the error of
+/// the step.
 fn skipping(recompute: Recompute, fails: Option<usize>) -> Result<Vec<u32>, String> {
     let Mlp { mut layers, error } = Mlp::new(4, WIDTH, 3);
     let front = Single { layer: layers.pop().unwrap() };

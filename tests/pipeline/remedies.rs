@@ -144,8 +144,8 @@ fn a_channel_capacity_that_is_too_small_names_one_that_works() {
 #[test]
 fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     let place = Place::new();
-    // One core a stage: every kernel thread has a buffer as large as an L2 cache, and the limits below leave room for
-    // few.
+    // Each stage has one core, because every kernel thread has a buffer as large as an L2 cache, and the memory limits
+    // below leave room for few buffers.
     let flags = "--steps 1 --layers 4 --width 32 --context 64 --stages 2 --micro-batches 8 --micro-batch-size 4 --cores-per-stage 1";
     let (mut taken, mut refused) = (0, 0);
     for (schedule, memory) in [("gpipe", 0.0204), ("gpipe", 0.0104), ("1f1b", 0.0064), ("1f1b", 0.0039)] {
@@ -305,8 +305,8 @@ mod files {
             return command;
         }
         let program = place.path("program");
-        // Copied by another process: a process that another test starts meanwhile would inherit the file, open for
-        // writing, and a program that is open for writing cannot be executed.
+        // Another process copies the program. If this process did, a process that another test starts meanwhile would
+        // inherit the file, open for writing, and such a file cannot be executed.
         let copied = Command::new("cp").arg(command.get_program()).arg(&program).status().unwrap();
         assert!(copied.success());
         fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).unwrap();

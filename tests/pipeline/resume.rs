@@ -61,7 +61,7 @@ fn resumed(
     micro_batches: usize,
     schedule: &'static (dyn Schedule + Sync),
 ) -> Vec<u32> {
-    // Parameters of another seed: all of them must come from the checkpoint.
+    // The parameters are drawn from another seed, so all of them must come from the checkpoint.
     let builder = builder(2, stages, micro_batches).schedule(schedule).restore(from.clone());
     let mut pipeline = builder.build().unwrap();
     train(&mut pipeline, STEPS..2 * STEPS);
@@ -82,13 +82,13 @@ fn resume_on_another_cut_and_schedule_gives_the_same_bits() {
     for (stages, schedule) in [
         (1, &OneFOneB as &(dyn Schedule + Sync)),
         (2, &GPipe),
-        (3, &EagerOneFOneB), // an uneven split
-        (4, &OneFOneB),
+        (3, &EagerOneFOneB),
+        (4, &OneFOneB), // six layers do not divide evenly by four
         (4, &Interleaved { chunks: 2 }),
     ] {
         assert_eq!(resumed(&middle, stages, 4, schedule), whole, "P={stages}, {}", schedule.name());
     }
-    // With another M gradients are added in another order, which is the same on every cut too.
+    // With another M, gradients are added in another order, but this order is the same for every partition.
     let with_two = resumed(&middle, 1, 2, &OneFOneB);
     for stages in [2, 3] {
         assert_eq!(resumed(&middle, stages, 2, &OneFOneB), with_two, "P={stages}, M=2");
@@ -196,7 +196,7 @@ fn resume_keeps_dropout_and_running_statistics() {
     train(&mut again, STEPS..2 * STEPS);
     let (whole, parts) = (pipeline.checkpoint().unwrap(), again.checkpoint().unwrap());
     assert_eq!(whole, parts);
-    // Without given names, a parameter is named by its stage.
+    // In a pipeline without `Names`, the name of a parameter begins with its stage.
     let moving = "stage0.norm.norm.running_mean";
     assert!(whole.parameters.contains_key(moving), "{:?}", whole.parameters.keys());
     assert_ne!(whole.parameters[moving], middle.parameters[moving]);
@@ -337,13 +337,13 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 99u64.to_le_bytes().to_vec().into(),
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().bytes = 1u64.to_le_bytes().to_vec().into(),
         &|checkpoint| checkpoint.optimizer.get_mut(&rank).unwrap().dtype = Dtype::F64,
-        // No optimizer state at all, although there were optimizer steps.
+        // The checkpoint has no optimizer state at all, although there were optimizer steps.
         &|checkpoint| checkpoint.optimizer.clear(),
     ] {
         let differences = changed(change);
         assert!(!differences.is_empty());
     }
-    // Optimizers that keep less or more state than the one in the checkpoint.
+    // An optimizer that keeps less or more state than the one in the checkpoint cannot resume from it.
     let plain = || SgdConfig::new().init();
     assert!(!refused(kept(plain()), build(AdamWConfig::new().init())).is_empty());
     assert!(!refused(adam.clone(), build(plain())).is_empty());
@@ -362,7 +362,7 @@ fn tensors_with_bytes_missing_are_refused() {
     tensor.bytes = tensor.bytes.slice(..expected - 4);
     let differences = refused(checkpoint, builder(1, 2, 2));
     assert_eq!(differences, [Difference::Bytes { name, found: expected - 4, expected: Some(expected) }]);
-    // The same of a tensor of the optimizer's state.
+    // A tensor of the optimizer state whose number of bytes does not fit its shape is refused as well.
     let mut checkpoint = pipeline.checkpoint().unwrap();
     let (name, tensor) = checkpoint.optimizer.iter_mut().find(|(_, tensor)| tensor.bytes.len() > 8).unwrap();
     let (name, found) = (name.clone(), tensor.bytes.len());
@@ -525,7 +525,7 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
     train(&mut again, 2..3);
     train(&mut pipeline, 2..3);
     assert!(again.checkpoint().unwrap() == pipeline.checkpoint().unwrap());
-    // Removes a state, or the record that a parameter has none.
+    // Without a parameter's state, or without the record that a parameter has no state, a checkpoint is refused.
     for prefix in ["stage0.used.linear.bias/", "stage0.spare.linear.bias/", "stage1.1.linear.weight/"] {
         let mut less = checkpoint.clone();
         less.optimizer.retain(|name, _| !name.starts_with(prefix));
@@ -534,7 +534,7 @@ fn an_optimizer_state_that_is_missing_without_a_record_is_refused() {
         let is_of_it = |difference: &Difference| matches!(difference, Difference::OtherOptimizer { name } if name.starts_with(prefix));
         assert!(!differences.is_empty() && differences.iter().all(is_of_it), "{prefix}: {differences:?}");
     }
-    // A record beside the state that it denies.
+    // A record that a parameter has no state contradicts a state of this parameter in the same checkpoint.
     let mut both = checkpoint.clone();
     let record = both.optimizer["stage0.spare.linear.bias/stateless"].clone();
     both.optimizer.insert("stage0.used.linear.bias/stateless".to_owned(), record);

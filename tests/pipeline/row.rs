@@ -263,7 +263,8 @@ fn blocks_that_change_the_shape_are_counted() {
     assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
 }
 
-/// Tests a sample of twelve columns, of which the last layer gets three instead of four.
+/// Tests the panic message for a sample of twelve columns, of which the last layer gets three instead of four. It names
+/// the last layer.
 #[test]
 fn a_layer_that_fails_on_the_sample_is_named() {
     let count = || halving_row().count(Tensor::zeros([2, 12], &Device::flex()));

@@ -63,7 +63,7 @@ fn both(case: &str, build: impl Fn() -> PipelineBuilder<Tensor<2>, Tensor<2>, Ta
     }
     let (found_state, expected_state) = (ahead.checkpoint().unwrap(), together.checkpoint().unwrap());
     assert!(found_state == expected_state, "{case}: other bits");
-    // The next step is the same too.
+    // A further step also gives the same loss in both pipelines.
     let (found_loss, expected_loss) = (ahead.step(batch(9)).unwrap().loss, together.step(batch(9)).unwrap().loss);
     assert_eq!(found_loss.to_bits(), expected_loss.to_bits(), "{case}");
     found.into_iter().map(|report| report.update).collect()
@@ -251,7 +251,7 @@ fn a_dropped_iterator_leaves_exactly_the_reported_steps() {
                 let mut expected = build();
                 (0..steps).for_each(|step| drop(expected.step(plain(step as u64)).unwrap()));
                 assert!(pipeline.checkpoint().unwrap() == expected.checkpoint().unwrap(), "{clip}, {steps}");
-                // The discarded step left no trace, and no batches give no steps.
+                // The discarded step has left no trace. An empty list of batches gives no steps.
                 assert!(pipeline.steps(Vec::new()).next().is_none());
                 pipeline.eval(plain(7)).unwrap();
                 pipeline.gradients(plain(7)).unwrap();
@@ -421,7 +421,7 @@ fn a_failure_anywhere_leaves_the_state_of_the_last_whole_step() {
             assert!(whole.iter().all(Result::is_ok));
             let left = pipeline.checkpoint().unwrap();
             let steps = left.progress.steps as usize;
-            // The failed step is not made, and the one before it may be made or not.
+            // The failed step is not committed. The step before it may or may not be committed.
             assert!(
                 steps == whole.len() && [0, 1].contains(&(fails_at / MICRO_BATCHES - steps)),
                 "{fails_at}: {steps}"

@@ -128,7 +128,7 @@ fn tied_parameters_train_as_in_one_graph() {
                 let ([first, second, last], found) = trained(stages, micro_batches, schedule);
                 assert!(first == last, "{case}: the copies differ");
                 assert!((first, second) == (ends.clone(), middle.clone()), "{case}: other bits than the plain loop");
-                // The squares are added in another order than in the plain loop.
+                // A pipeline adds the squares of the norm in another order than the plain loop.
                 let is_near = |(found, norm): (&f64, &f64)| (found / norm - 1.0).abs() < 1e-14;
                 let agree = found.len() == norms.len() && found.iter().zip(&norms).all(is_near);
                 assert!(agree, "{case}: the tied parameter counts once in the norm: {found:?} and {norms:?}");

@@ -126,7 +126,7 @@ fn a_layer_with_a_wrong_recomputation_is_named() {
     assert_eq!(verification.cause, Some(Cause::Recomputation { stage: 1, name }), "{verification}");
     let [configured, kept] = &verification.parameters[..] else { panic!("{verification}") };
     assert!(kept.differences.is_empty(), "{verification}");
-    // The gradient that the wrong layer passes on is wrong, too; the layer behind it is right.
+    // The wrong layer also passes a wrong gradient on to the layer before it. The layer behind it is right.
     let expected =
         ["second.layer.linear.bias", "second.layer.linear.weight", "first.0.linear.bias", "first.0.linear.weight"];
     assert_eq!(names_of(configured), expected);
