@@ -40,7 +40,7 @@ fn measured(flags: &str, output: Option<&Path>) -> (Flags, Vec<Point>) {
 /// Runs the bubble bench with the given flags, and reads the files that it writes.
 fn written(flags: &str) -> Files {
     let folder = tempfile::tempdir().unwrap();
-    // The folder is created, also inside another that does not exist.
+    // The bench creates its folder, together with a missing parent folder.
     let folder = folder.path().join("a/b");
     let (flags, points) = measured(flags, Some(&folder));
     files::write(&flags, &points).unwrap();
@@ -180,7 +180,7 @@ fn a_warm_up_ends_when_step_times_agree() {
         let mut times = times.iter().copied();
         criterion.run(|| times.next().ok_or("a step failed"))
     };
-    // Two equal times do not end it, if a slow step follows.
+    // Two equal step times do not end the warm-up if a slow step follows.
     let ended = run(&[9.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]).unwrap();
     assert_eq!(ended, WarmedUp { steps: 6, spread: 1.0, settled: false });
     let ended = run(&[9.0, 4.0, 1.0, 1.05, 1.0, 7.0]).unwrap();
@@ -195,7 +195,7 @@ fn a_warm_up_ends_when_step_times_agree() {
 #[test]
 fn a_warm_up_that_does_not_settle_is_marked() {
     let flags = "--kind paced --stages 2 --micro-batches 1 --schedules 1f1b --rounds 1 --forward-ms 1 --backward-ms 2";
-    // Without any spread, no warm-up of real steps settles.
+    // With a permitted spread of 0, no warm-up of real steps settles.
     let flags = format!("{flags} --warm-up-within 0 --warm-up-most 4");
     let (parsed, mut points) = measured(&flags, None);
     assert!(points[0].to_string().contains("     4*  host clock"), "{}", points[0]);
@@ -215,16 +215,16 @@ fn a_warm_up_that_does_not_settle_is_marked() {
 #[test]
 fn a_warm_up_that_settles_has_no_mark() {
     let flags = "--kind paced --stages 2 --micro-batches 1 --schedules 1f1b --rounds 1 --forward-ms 1 --backward-ms 2";
-    // With a spread this large, every warm-up settles.
+    // With a permitted spread this large, every warm-up settles.
     let Files { lines, markdown, html, .. } = written(&format!("{flags} --warm-up-within 1e9"));
     let column = lines[0].iter().position(|column| column == "warm_up_settled").unwrap();
     assert_eq!(lines[1][column], "true");
     assert!(!markdown.contains('*') && !html.contains("3*</td>") && markdown.contains(" | 3 |\n"), "{markdown}");
 }
 
-/// Tests the predicted step times of pipelines whose stages sleep instead of computing. A sleep may be too long, in the
-/// step that a prediction is made from or in the one whose time it is scaled to. So the predictions are only near the
-/// ideal time.
+/// Tests the predicted step times of pipelines whose stages sleep instead of computing. Predictions only come near the
+/// ideal time, because a sleep may be too long. This may happen in the step from which a prediction is made, or in the
+/// step whose time scales it.
 #[test]
 fn predictions_are_made_for_every_schedule_and_size() {
     let flags = "--kind paced --stages 2 --schedules 1f1b,interleaved --rounds 1 --forward-ms 2 --backward-ms 4";

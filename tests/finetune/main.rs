@@ -99,7 +99,8 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     let whole = said(folder, &format!("{training} --stages 1 --export-adapter whole --export merged"));
     // 1,767 tokens are for training, which are 110 windows of 16.
     assert!(whole.contains("14 steps of 4 samples are 0.51 epochs of 110 samples\n"), "{whole}");
-    // Each block has (96 + 288) + (96 + 96) + 2 (96 + 384) inputs and outputs of linear layers, each twice.
+    // An adapter of rank 2 has two parameters for each input and output of its linear layer. The layers of a block have
+    // (96 + 288) + (96 + 96) + 2 (96 + 384) inputs and outputs.
     assert!(whole.contains("\n9216 of 372576 parameters are trained\n"), "{whole}");
     let stopped = said(folder, &format!("{training} --checkpoint kept --stop-after 6 --export merged-early"));
     assert!(stopped.contains("--export has no effect: this run has not ended the training\n"), "{stopped}");
@@ -117,7 +118,7 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     assert!(error.contains(expected) && error.contains("blocks.0.") && error.contains("and 3 more"), "{error}");
     let config = fs::read(folder.join("model/config.json")).unwrap();
     let mut with_more_heads: Value = serde_json::from_slice(&config).unwrap();
-    with_more_heads["n_head"] = json!(3); // which changes no shape
+    with_more_heads["n_head"] = json!(3); // the number of heads changes no shape
     fs::write(folder.join("model/config.json"), with_more_heads.to_string()).unwrap();
     for flags in ["--resume kept", "--resume kept --steps 0 --export changed"] {
         let error = String::from_utf8(command(folder, flags).output().unwrap().stderr).unwrap();
@@ -145,7 +146,8 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     }
 }
 
-/// Tests an evaluation on a text of its own, which may be another one when the training resumes.
+/// Tests the flag `--eval-data`: a training is evaluated on a text of its own. A resumed training may be evaluated on
+/// another text, which changes no trained parameter.
 #[test]
 fn a_training_is_evaluated_on_data_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,7 +172,7 @@ fn a_training_is_evaluated_on_data_of_its_own() {
     assert_eq!(hash(&resumed), hash(&whole), "the data for evaluation changes no parameter");
 }
 
-/// Tests the samples that a user can look at before a training.
+/// Tests that `--show-samples` prints samples, and marks the parts of a sample that are trained on.
 #[test]
 fn samples_are_shown_with_what_is_trained_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Parts that the tests and benches of the whole system share: small models, functions that run programs, and the
 //! bubble bench.
 
-// It is no library for users.
+// This crate is not a library for users, so these lints do not apply.
 #![allow(missing_docs, clippy::new_without_default, clippy::missing_panics_doc, clippy::must_use_candidate)]
 
 use stageline_gpt::model;

@@ -117,6 +117,6 @@ pub fn steps_in(log: &Path) -> usize {
 pub fn wait_for_lines(log: &Path, steps: usize, child: &mut Child) {
     while steps_in(log) < steps {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
-        thread::sleep(Duration::from_millis(2)); // the run itself needs the core
+        thread::sleep(Duration::from_millis(2)); // leaves the core to the run
     }
 }
