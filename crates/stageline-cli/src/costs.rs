@@ -125,9 +125,8 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Applies the transfer flags to `costs`: --transfer, --bytes and --bandwidth replace the times of transfers
-    /// between stages (in ms), unless all three are unset. The flag --serialised decides whether a worker's transfers
-    /// overlap.
+    /// Applies the transfer flags to `costs`. If --transfer or --bytes is set, these flags and --bandwidth replace the
+    /// times of transfers between stages (in ms). The flag --serialised decides whether a worker's transfers overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);

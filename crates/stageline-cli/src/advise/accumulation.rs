@@ -52,7 +52,8 @@ impl Accumulation<'_> {
     /// are compared with: its schedule, number of workers and partition of the layers.
     ///
     /// Nothing is recommended if the gradient noise scale is not known or the logged run's loss rises. The answer then
-    /// says why, and only has the first table, without training times.
+    /// says why, and only has the first table, without training times. Nothing is recommended either if no compared
+    /// setting fits into the memory limit.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),

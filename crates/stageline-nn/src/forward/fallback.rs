@@ -108,13 +108,14 @@ impl fmt::Display for Reason {
 }
 
 thread_local! {
-    /// Fallbacks of this thread's forward pass so far: operations that this crate's kernels did not compute; `None`
-    /// outside [`finding_fallbacks`].
+    /// Fallbacks of this thread's forward pass so far: operations that run slower, or need more memory, than with this
+    /// crate's kernels. `None` outside [`finding_fallbacks`].
     static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
 }
 
-/// Records that an operation of the running forward pass is not computed by this crate's kernels. Does nothing outside
-/// [`finding_fallbacks`]. An operation that runs several times in one layer is recorded once.
+/// Records a fallback of the running forward pass: an operation that runs slower, or needs more memory, than with this
+/// crate's kernels (see [`Fallback`]). Does nothing outside [`finding_fallbacks`]. An operation that falls back several
+/// times in one layer for one reason is recorded once.
 pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason) {
     FOUND.with_borrow_mut(|found| {
         let Some(found) = found else { return };
@@ -125,8 +126,8 @@ pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason)
     });
 }
 
-/// Calls `forward` on this thread. Returns the result of `forward`, and the operations of this forward pass that were
-/// not computed by this crate's kernels.
+/// Calls `forward` on this thread. Returns the result of `forward`, and the fallbacks of this forward pass: operations
+/// that run slower, or need more memory, than with this crate's kernels.
 pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
     collecting(&FOUND, Vec::new(), forward)
 }

@@ -24,8 +24,8 @@ pub fn fits(device: &CubeDevice, size: usize) -> bool {
     scalar::rows(device, size).is_some()
 }
 
-/// Which attention kernels run on a GPU: `Scalar`, which run on all GPUs, or `TensorCores`, which need NVIDIA's tensor
-/// cores.
+/// Which attention kernels run on a GPU: `Scalar`, which take all dtypes and need no tensor cores, or `TensorCores`,
+/// which need NVIDIA's tensor cores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernels {
     Scalar,

@@ -27,8 +27,8 @@ const LARGEST_HEAD: usize = 128;
 
 /// Whether these kernels can compute attention on a GPU, for heads of `size` elements of the dtype `element`. The size
 /// must be a multiple of 16 and at most 128. The GPU must support matrix products of 16 x 8 x 16, as NVIDIA's GPUs do
-/// from compute capability 8.0 on. It must also have planes (warps) of 32 threads, and enough shared memory for such
-/// heads.
+/// from compute capability 8.0 on, and the loads of their fragments (`ldmatrix`). It must also have planes (warps) of
+/// 32 threads, and enough shared memory for such heads.
 pub(super) fn fit(device: &CubeDevice, element: ElemType, size: usize) -> bool {
     let client = device.client();
     let (hardware, matrices) = (&client.properties().hardware, &client.properties().features.matmul);
