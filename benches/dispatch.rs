@@ -72,8 +72,8 @@ fn overhead(flags: &Flags) {
     }
 }
 
-/// The bench's baseline: a training loop that accumulates gradients with burn alone, without Stageline. A pipeline's
-/// time is compared with this loop's.
+/// The bench's baseline: a training loop without a pipeline, which accumulates gradients with burn's accumulator. Its
+/// model has the same layers as the pipeline's. A pipeline's time is compared with this loop's.
 struct Plain {
     model: Option<Layers>,
     optimizer: ModuleOptimizer,

@@ -1,6 +1,7 @@
 //! Measures the rate of actions (forward and backward passes of micro-batches) of a training run whose stages are on
 //! server processes of this host, and compares it with stages on local threads. Also measures the CPU time per action
 //! in the training run's own process. `scripts/remote-latency.py` measures the cost of a network with latency.
+//!
 //! ```text
 //! cargo bench --bench remote
 //! ```

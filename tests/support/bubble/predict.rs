@@ -16,8 +16,9 @@ use crate::model::costs;
 /// The largest number of chunks (stages) per worker in any published schedule.
 const MOST_CHUNKS: usize = 2;
 
-/// Returns the predicted step time of each case of the bubble bench in seconds. An entry is `None` if steps overlap, or
-/// if the plan of the case cannot be predicted.
+/// Returns the predicted step time of each case of the bubble bench in seconds. An entry is `None` if the plan of the
+/// case cannot be predicted. All entries are `None` if steps overlap, or if the costs of a reference case cannot be
+/// computed.
 ///
 /// The prediction uses the measured steps of a reference case: the first schedule, with the middle one of the given
 /// values of M (the number of micro-batches). If the batch size is fixed, the size of a micro-batch depends on M. There

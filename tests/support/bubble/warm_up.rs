@@ -9,7 +9,8 @@ pub struct WarmUp {
     pub agreeing: usize,
     /// The largest spread of step times that agree: the longest time minus the shortest, as a share of the shortest.
     pub within: f64,
-    /// The largest number of steps in a warm-up.
+    /// The largest number of steps in a warm-up. A warm-up makes at least `agreeing` steps, even if this number is
+    /// smaller.
     pub most: usize,
 }
 
