@@ -202,8 +202,8 @@ impl stageline::LossStage for Back {
 
 const BLOCKS: usize = 5;
 
-/// Trains the model for recomputation tests for two steps of three micro-batches. Returns the bits of all parameters,
-/// and how often each block was recomputed.
+/// Trains the model for recomputation tests for two steps of three micro-batches. Returns the bits of the parameters of
+/// stage 0 (the first layer and the blocks), and how often each block was recomputed.
 fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
     let Mlp { mut layers, error } = Mlp::new(BLOCKS + 1, WIDTH, 3);
     let front = Front { layer: layers.pop().unwrap() };

@@ -105,7 +105,8 @@ pub fn hash(said: &str) -> &str {
     said.lines().find_map(|line| Some(line.split_once("parameters, sha256 ")?.1)).unwrap()
 }
 
-/// Returns the number of training steps in a training's log (the JSON-lines file that it writes); 0 if there is no log.
+/// Returns the number of training steps up to the last one in a training's log (the JSON-lines file that it writes).
+/// This includes the steps before a resume. Returns 0 if there is no log.
 pub fn steps_in(log: &Path) -> usize {
     let text = fs::read_to_string(log).unwrap_or_default();
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
