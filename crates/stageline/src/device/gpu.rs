@@ -65,7 +65,7 @@ impl GpuApi {
             Self::Vulkan => self.found(|| of_type(burn::tensor::DeviceType::Vulkan)),
             #[cfg(feature = "metal")]
             Self::Metal => self.found(|| of_type(burn::tensor::DeviceType::Metal)),
-            #[allow(unreachable_patterns)] // a build may have all of them
+            #[allow(unreachable_patterns)] // with the features of all GPU APIs, the last arm is unreachable
             _ => Err(GpuSearchError::NotBuilt { api: self }),
         }
     }

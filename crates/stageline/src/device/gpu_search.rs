@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(found_without("libhiprtc"), Err(missing));
     }
 
-    /// Tests that a panic in the search for GPUs is reported with its message. If the library of the interface is
-    /// broken, the library is reported instead.
+    /// Tests that a panic in the search for GPUs is reported with its message. If the library of the GPU API is broken,
+    /// the broken library is reported instead.
     #[test]
     fn a_panic_in_the_search_is_an_error() {
         let panics = || -> Vec<()> { std::panic::resume_unwind(Box::new("the driver is out of order")) };

@@ -1,6 +1,6 @@
 //! Test-loads a GPU API's library, such as CUDA's, to tell a missing library from a broken one.
 
-/// Why the dynamic linker cannot load a shared library, such as CUDA's.
+/// The reason why the dynamic linker cannot load a shared library, such as CUDA's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
     /// The library is missing: the dynamic linker finds no file with its name.

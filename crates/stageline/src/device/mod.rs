@@ -51,7 +51,7 @@ pub(crate) mod location;
 pub(crate) mod memory;
 pub(crate) mod name;
 #[cfg(any(feature = "cuda", test))]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature, only its tests use this module
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))] // without the feature `cuda`, only tests use this module
 pub(crate) mod nccl;
 pub(crate) mod opened;
 pub mod remote;

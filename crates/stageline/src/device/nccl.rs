@@ -19,7 +19,7 @@ const KNOWN: [&str; 7] =
 /// does not look for.
 const PACKAGED: &str = "libnccl.so.2";
 
-/// How tensors are transferred between two GPUs of this host: directly by NCCL, or through host memory.
+/// The transport of tensors between two GPUs of this host: directly by NCCL, or through host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
     /// Transfer tensors directly between GPUs by NCCL. The value is the file name of NCCL's library.
@@ -78,7 +78,7 @@ fn search(
 /// Makes the shared library `library` loadable by the file name `name` as well.
 ///
 /// The dynamic linker does not search the disk for a library if one of that name (`DT_SONAME`) is already loaded. So
-/// this function loads an empty library called `name` that depends on `library`. Whoever loads `name` later gets the
+/// this function loads an empty library called `name` that depends on `library`. A later load of `name` then gets the
 /// empty library, and a look-up of a function in it also searches `library`.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;

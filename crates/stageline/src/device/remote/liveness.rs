@@ -46,12 +46,12 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
         return check_process(connected, process);
     }
-    // There was no earlier session, or it is lost. A lost session does not mean that the host is lost, so a new one is
-    // opened.
+    // There was no earlier session, or it is lost. A lost session does not mean that the host is lost, so a new session
+    // is opened.
     let session = match open_new_session(connected, "is it there") {
         Ok(session) => session,
         Err(RemoteError::Unreachable { cause, .. } | RemoteError::Broken { cause, .. }) => return Err(cause),
-        // The server rejects what it accepted when the device was connected, so it is another process.
+        // The server answers but rejects a session like the one that it accepted earlier, so it is another process.
         Err(_) => return Err(restarted()),
     };
     match server_process(&session) {

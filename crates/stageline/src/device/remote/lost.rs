@@ -16,8 +16,8 @@ pub struct LostHost {
     pub host: HostName,
     /// The stages that run on devices of the lost host, each with its data-parallel replica.
     pub stages: Vec<ReplicaStage>,
-    /// Why the host counts as lost: the error message of its liveness check, a request that a working server answers
-    /// within 5 s.
+    /// The error message of the liveness check, which says why the host counts as lost. A liveness check is a request
+    /// that a working server answers within 5 s.
     pub cause: String,
 }
 
@@ -72,9 +72,9 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the devices of other hosts that do not answer within `patience`, for example because they wait for a tensor
-/// that never arrives. Their tensors can no longer be read. `devices` gives each device an arbitrary number, and the
-/// numbers of the unresponsive devices are returned.
+/// Returns the numbers of those devices of other hosts that do not answer within `patience`, for example because they
+/// wait for a tensor that never arrives. The tensors of these devices can no longer be read. `devices` lists each
+/// device with a number that the caller chooses.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(devices: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

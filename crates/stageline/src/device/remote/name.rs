@@ -21,8 +21,8 @@ pub enum HostName {
     Iroh {
         /// The public key of a host that serves devices, as 64 hexadecimal digits.
         id: String,
-        /// How a client finds the host on the network: by the public lookup service, a private relay server, or a given
-        /// address.
+        /// The way in which a client finds the host on the network: the public lookup service, a private relay server,
+        /// or a given address.
         by: Reach,
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
@@ -32,7 +32,7 @@ pub enum HostName {
     },
 }
 
-/// How a client finds a host on the network, given the host's public key.
+/// The way in which a client finds a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker. If no direct
@@ -84,8 +84,8 @@ impl FromStr for HostName {
     }
 }
 
-/// Returns the first two of the device names `names` that have the same iroh id and different addresses; `None` if there
-/// are no such two.
+/// Returns the first two of the device names `names` that have the same iroh id and different addresses; `None` if
+/// there are no such two.
 pub(crate) fn one_id_for_two_addresses<'a>(names: &[&'a RemoteName]) -> Option<[&'a RemoteName; 2]> {
     fn id(name: &RemoteName) -> Option<&str> {
         match &name.host {

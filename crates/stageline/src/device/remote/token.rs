@@ -63,8 +63,8 @@ impl Token {
         // randomness.
         let random = burn::remote::IrohIdentity::random().to_bytes();
         let token = Self(random.iter().map(|byte| format!("{byte:02x}")).collect());
-        // Several servers may create the file at the same time. It gets its name once it is complete, and the first
-        // one stays.
+        // Several servers may create the file at the same time. Each writes a temporary file and then gives it the
+        // name. The first file with the name stays.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         writeln!(file, "{}", token.0)?;

@@ -1,8 +1,8 @@
 //! Moves tensors between two sessions of this program with one server, inside the server.
 //!
-//! burn 0.22 can do this as well, but names the tensors by numbers that every program counts from 0. Two programs that
-//! use one server could take each other's tensors, and a program could take the tensors of an earlier program whose
-//! sessions have not ended. Here a tensor's name begins with random numbers that identify this program.
+//! burn 0.22 can also move tensors inside a server, but every program then numbers its tensors from zero. Two programs
+//! that use one server could take each other's tensors, and a program could take the tensors of an earlier program
+//! whose sessions have not ended. Here a tensor's name begins with random numbers that identify this program.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,7 @@ pub enum ServeError {
     Address {
         /// The address at which the server could not listen.
         address: SocketAddr,
-        /// Why the server could not listen at the address, as an error message.
+        /// The error message that says why the server could not listen at the address.
         cause: String,
     },
     /// The file with the server's secret key cannot be read or written. Name a file of 32 bytes, or a path where a new

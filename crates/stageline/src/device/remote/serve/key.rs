@@ -23,7 +23,8 @@ impl LockedKey {
     /// Returns [`ServeError::Identity`] if the file cannot be read or written, and [`ServeError::KeyInUse`] if another
     /// server has locked it.
     pub(super) fn load_or_create(path: PathBuf) -> Result<Self, ServeError> {
-        // A lock on NFS needs a file that is open for writing. A key that may only be read is locked as far as possible.
+        // A lock on NFS needs a file that is open for writing. A key file without write permission is opened for
+        // reading.
         let open = || File::options().read(true).write(true).open(&path).or_else(|_| File::open(&path));
         let opened = IrohIdentity::load_or_create(&path).and_then(|identity| Ok((identity, open()?)));
         let (identity, file) = opened.map_err(|cause| ServeError::Identity { path: path.clone(), cause })?;

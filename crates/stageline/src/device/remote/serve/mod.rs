@@ -49,7 +49,7 @@ use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::token::Token;
 
-/// Which clients a device server accepts: only those with a token, or all clients on this host. It is an argument of
+/// The clients that a device server accepts: only those with a token, or all clients on this host. It is an argument of
 /// [`Server::bind`].
 #[derive(Clone, Debug)]
 pub enum Admission {
@@ -60,7 +60,7 @@ pub enum Admission {
     AnyoneHere,
 }
 
-/// Where a device server listens for clients: its transport (iroh or WebSocket) and its address.
+/// The place where a device server listens for clients: its transport (iroh or WebSocket) and its address.
 #[derive(Clone, Debug)]
 pub enum Listen {
     /// Listen for iroh connections, which are authenticated and encrypted.
@@ -247,7 +247,7 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
         .transport_config(
             QuicTransportConfig::builder()
                 .enable_segmentation_offload(false)
-                // The limit is raised once the client is admitted.
+                // A client starts with a low limit on its streams. The limit is raised once the client is admitted.
                 .max_concurrent_bidi_streams(limits::STREAMS.into())
                 .build(),
         )
