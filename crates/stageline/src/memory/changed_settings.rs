@@ -8,7 +8,7 @@ use crate::device::location::is_host;
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
 
-/// How a proposal to save memory changes the number of pipeline stages: not at all, to twice as many, or to a single
+/// The change of the number of pipeline stages in a proposal to save memory: none, twice as many stages, or a single
 /// stage.
 #[derive(Clone, Copy, PartialEq)]
 enum Cut {

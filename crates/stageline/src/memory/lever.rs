@@ -16,8 +16,8 @@ pub enum Lever {
         /// M, the number of micro-batches that each replica runs in a step after this change.
         micro_batches: usize,
     },
-    /// Suggestion to split the model into twice as many stages, on twice as many devices, so that each device holds
-    /// about half as many layers. Made only if every stage has a device of its own that is not the host's CPU.
+    /// Split the model into twice as many stages, on twice as many devices, so that each device holds about half as
+    /// many layers. It is proposed only if every stage has a device of its own that is not the host's CPU.
     MoreStages {
         /// P, the number of workers of each replica after every stage is divided into two.
         workers: usize,

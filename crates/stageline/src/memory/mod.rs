@@ -3,11 +3,10 @@
 //! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal: a step of two micro-batches that
 //! only measures memory and is rolled back. Output: a [`MemoryEstimate`](estimate::MemoryEstimate) before the first
 //! step, and predictions for other settings. This folder owns the prediction of memory, in bytes, for steps that have
-//! not run. It goes through the actions of a plan, in their order or in simulated time, where every forward pass takes
-//! one unit. To find a worker's peak, it adds up the activations, gradient sums and tensors in flight (sent and not yet
-//! used) that the worker has in memory at each time. It also scales these bytes with the number of rows (samples) and
-//! sums them by device. It must not run stages, measure anything or change settings: `pipeline` runs the rehearsal, and
-//! `recording` measures the times and memory of steps that did run.
+//! not run. To find a worker's peak, it goes through the worker's actions in a plan, and adds up the activations,
+//! gradient sums and tensors in flight (sent and not yet used) at each of them. It must not run stages, measure
+//! anything or change settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps
+//! that did run.
 //!
 //! The bytes of a model's parameters are counted here, from their shapes and dtypes; `model` counts the bytes of a
 //! batch, and `transfer` the bytes of sent tensors.

@@ -168,9 +168,9 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the bytes that a worker still has allocated after the rehearsal is rolled back, without parameters,
-    /// optimizer states, and matrix-product buffers on the CPU. `row` has the worker's recorded events. Returns 0 on a
-    /// GPU, and `None` if memory was not measured.
+    /// Returns the bytes that a worker still has allocated after the rehearsal (the step that measures memory) is
+    /// rolled back, without parameters, optimizer states, and matrix-product buffers on the CPU. `row` has the worker's
+    /// recorded events. Returns 0 on a GPU, and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -195,7 +195,8 @@ impl Rehearsal<'_> {
         let input_gradients = self.sent(stage, Carried::Gradient);
         let tied_gradients = parameters.of_copies.clone();
         let on_their_way = (input_gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>()) as i64;
-        // Bytes that the input-gradient half has not freed or sent are freed by the weight-gradient half.
+        // The input-gradient half of a split backward pass leaves some bytes neither freed nor sent. The
+        // weight-gradient half frees them.
         let left = |over: &Over| over.kept - on_their_way;
         let input_gradient = backwards[1].as_ref().map_or(forward.kept, |over| forward.kept + left(over));
         let input = stage.checked_sub(1).filter(|&previous| !share_memory(&self.stages[previous].0, device));
@@ -252,7 +253,7 @@ impl Rehearsal<'_> {
     }
 }
 
-/// How a worker's allocated memory changes over one activity, such as a forward pass or the optimizer step, in bytes.
+/// The change of a worker's allocated memory over one activity, such as a forward pass or the optimizer step, in bytes.
 struct Over {
     /// The net change in bytes: allocated minus freed during one activity of a worker, such as a forward pass.
     kept: i64,

@@ -293,15 +293,15 @@ mod tests {
         let mut estimate = of_activations(&[0.0, 0.0], 4);
         for stage in &mut estimate.stages {
             (stage.parameters, stage.gradients, stage.optimizer) = (1000, 1000, 2000);
-            stage.parameters_in_checkpoint = 700; // the others are copies in a lower precision
+            stage.parameters_in_checkpoint = 700; // the other bytes are copies in a lower precision
             (stage.flush, stage.largest) = (3000, 100);
         }
         assert_eq!(estimate.with_states_on_host(), None, "on CPUs both memories are the same");
         estimate.stages.iter_mut().for_each(|stage| stage.device = gpu.clone());
         let moved = estimate.with_states_on_host().unwrap();
         assert_eq!(estimate.devices(), [(gpu.clone(), 2 * (1000 + 2000 + 1000 + 3000))]);
-        // In the flush the device has the new parameters and two states of the largest one, and the host all states
-        // twice.
+        // In the flush (the optimizer step), the device has the new parameters and two states of the largest one. The
+        // host has all states twice.
         let on_device = 2 * (1000 + 1000 + 1000 + 2 * 200);
         assert_eq!(moved.devices(), [(gpu.clone(), on_device), (Device::flex(), 2 * 2 * 2000)]);
         // A checkpoint has copies of the parameters and the states on the host, and none on the device.
@@ -318,7 +318,7 @@ mod tests {
         let remedy = short.remedies.iter().find(|remedy| moves(&remedy.levers)).unwrap();
         assert_eq!((&short.device, remedy.needs), (&gpu, on_device));
         assert_eq!(remedy.elsewhere.as_ref().map(|host| (host.needs, host.has)), Some((8_000, 8_000)));
-        // The states also need room on the host, and a tenth of its memory stays free.
+        // The optimizer states also need room on the host, where a tenth of the memory must stay free.
         for (host, verdict) in [
             (Some(7_000), "6.8 kB, does not fit: the host would need about 8.0 kB, and has 7.0 kB"),
             (Some(8_500), "6.8 kB, may fit: the host would need about 8.0 kB, and has 8.5 kB"),

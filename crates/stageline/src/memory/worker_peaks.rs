@@ -106,7 +106,7 @@ impl MemoryEstimate {
 /// such as forward passes. All are 0 if the plan (the order of actions) cannot run.
 fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
-    // For a plan that cannot run there is nothing to simulate.
+    // A plan that cannot run cannot be simulated either.
     let Ok(plan) = check(estimate.plan.first(micro_batches), micro_batches) else {
         return vec![0; estimate.plan.workers()];
     };
@@ -275,8 +275,8 @@ impl Row<'_> {
             most_activations = most_activations.max(activations);
             let work = match compute {
                 Compute::Forward => estimate.forward,
-                // If the measured backward pass was split, an unsplit one also needs the memory that the first half
-                // leaves to the second.
+                // If the measured backward pass was split, its first half leaves memory to the second half. An unsplit
+                // backward pass needs this memory as well.
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };
