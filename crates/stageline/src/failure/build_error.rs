@@ -10,8 +10,8 @@ use crate::state::names::NameError;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
-/// Why [`PipelineBuilder::build`](crate::PipelineBuilder::build) cannot build a pipeline. All worker threads that it
-/// had started have ended.
+/// The error that says why [`PipelineBuilder::build`](crate::PipelineBuilder::build) cannot build a pipeline. All
+/// worker threads that `build` had started have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {

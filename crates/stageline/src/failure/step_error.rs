@@ -8,8 +8,8 @@ use crate::threads::failure::Failure;
 use crate::update::ledger::LedgerError;
 use crate::update::not_finite::Culprit;
 
-/// Why a step, evaluation, inference or checkpoint failed. After the error `Batch`, the pipeline is unchanged and can
-/// continue. After any other error, the pipeline has stopped and runs no further steps.
+/// The error that says why a step, evaluation, inference or checkpoint failed. After the error `Batch`, the pipeline is
+/// unchanged and can continue. After any other error, the pipeline has stopped and runs no further steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {

@@ -25,9 +25,9 @@ pub struct Watchdog {
     /// Minimum time without progress before the watchdog warns of a stall. Progress means that any worker begins a new
     /// computation, transfer or wait. The warning reports what every stage is doing. The default is 60 s.
     pub floor: Duration,
-    /// Coefficient of the longest action's duration so far, where an action is for example a forward pass. The watchdog
-    /// warns of a stall after `max(floor, factor * longest)` without progress, so it waits longer if actions are long.
-    /// The default is 20.
+    /// The multiple of the longest action's duration so far that the watchdog waits before it warns of a stall. An
+    /// action is, for example, a forward pass. The warning comes after `max(floor, factor * longest)` without progress,
+    /// so it comes later if actions are long. The default is 20.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled), if
     /// the stall lasts. The default is 600 s.
@@ -82,7 +82,7 @@ pub(crate) struct Place {
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<Progress>>);
 
-/// What one worker has written on its progress board.
+/// The activities that one worker has written on its progress board, and its longest action.
 struct Progress {
     /// The worker's most recent activities, at most [`RECENT`], from the oldest to the current one.
     places: VecDeque<Place>,
@@ -251,7 +251,7 @@ mod tests {
         let seen = |began, places: [Instant; 2]| Stall::seen(places.map(place).into_iter(), began, During::Step(0));
         let stall = seen(before(50), [before(40), before(10)]);
         assert!(stall.still >= Duration::from_secs(10) && stall.still < stall.workers[0].since);
-        // Activities from before the pass do not count.
+        // An activity that began before the stalled step counts from the start of the step.
         let stall = seen(before(5), [before(40), before(10)]);
         assert!(
             stall.still < Duration::from_secs(10) && stall.workers.iter().all(|worker| worker.since == stall.still)
