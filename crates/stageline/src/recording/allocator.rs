@@ -121,7 +121,7 @@ type Owner = Option<&'static Meter>;
 /// space stores the block's owner (a worker's memory meter). Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
-    // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
+    // At least 16 bytes are added in front of the data, to keep the alignment that malloc gives to large blocks.
     let room = layout.align().max(16);
     let size = layout.size().checked_add(room)?;
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
@@ -272,11 +272,11 @@ mod tests {
         let there = unsafe { [ALLOCATOR.alloc(layout), ALLOCATOR.alloc(layout)] }.map(AtomicPtr::new);
         assert_eq!(meter.read(), Held { end: 2000, peak: 2000, kept: 2000 });
         std::thread::scope(|scope| {
-            // SAFETY: as above.
+            // SAFETY: each block is used only in its layout, and freed once.
             scope.spawn(|| unsafe { ALLOCATOR.dealloc(there[0].load(Ordering::Relaxed), layout) });
         });
         assert_eq!(meter.read(), Held { end: 1000, peak: 2000, kept: 0 });
-        // SAFETY: as above.
+        // SAFETY: each block is used only in its layout, and freed once.
         unsafe { ALLOCATOR.dealloc(there[1].load(Ordering::Relaxed), layout) };
         assert_eq!(meter.read(), Held { end: 0, peak: 1000, kept: -1000 });
     }

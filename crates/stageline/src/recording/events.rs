@@ -75,7 +75,7 @@ impl Diary {
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         let worked = (now - self.since).saturating_sub(waited);
-        // The time to ask was measured on an idle device, so it may be longer than this event.
+        // The synchronisation overhead (`asked`) was measured on an idle device, so it may be longer than this event.
         let asked = asked.min(worked);
         self.longest = self.longest.max(worked - asked);
         if self.events.len() < self.events.capacity() {

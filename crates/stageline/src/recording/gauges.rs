@@ -49,8 +49,8 @@ impl Gauges {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }
 
-    /// Prepares the measurements of a step or evaluation, and resets the peak of host memory. If it is synchronised,
-    /// also measures how long a synchronisation with each idle device takes, except for the CPU.
+    /// Prepares the measurements of a step or evaluation, and resets the peak of host memory. With a synchronised
+    /// clock, also measures how long a synchronisation with each idle device takes, except for the CPU.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

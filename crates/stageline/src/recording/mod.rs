@@ -5,8 +5,7 @@
 //! worker's idle time by cause. To find the causes, the plan is simulated with the measured costs. This folder owns all
 //! measuring on worker threads: the recorder of events, the waits for a device's clock, the counts of allocated bytes,
 //! and the evaluation of events. It must not change the training, and must not predict memory: it measures all byte
-//! counts, and simulates only times. Predictions of a worker's memory under a plan are the task of the crate's folder
-//! `memory`.
+//! counts, and simulates only times. Predictions of memory under a plan are the task of the folder `memory`.
 //!
 //! The evaluation in this file adds up the events by their `Activity`. The times of computations, sends, receives and
 //! the flush are the costs of each stage and micro-batch (`Tally`, `StageCost`), which are simulated with and without
@@ -135,10 +134,11 @@ impl Recording {
     /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds. They are the times of every
     /// forward pass, backward pass and send, and each stage's time for gradient norms and optimizer step (the flush).
     ///
-    /// A send's latency is the sum of the times that the sending and the receiving worker were busy with it. If
-    /// backward passes were not split, the input gradient and the weight gradient are each assumed to take half the
-    /// time of the backward pass. If they were split, the backward pass takes the sum of both. For another replica,
-    /// call this method on the recording that [`of_replica`](Self::of_replica) returns.
+    /// A send's latency is the sum of the times that the sending and the receiving worker were busy with it. The
+    /// sender's time ends when the tensor is at the receiver. If backward passes were not split, the input gradient and
+    /// the weight gradient are each assumed to take half the time of the backward pass. If they were split, the
+    /// backward pass takes the sum of both. For another replica, call this method on the recording that
+    /// [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
@@ -335,9 +335,9 @@ mod tests {
 
     use super::*;
 
-    /// Records a step of 1F1B on 2 stages with one micro-batch: forward and backward passes take 1 ms, transfers no
-    /// time, and the gradient norms of each stage 10 ms. The second stage computes its norms while the first stage runs
-    /// its backward pass.
+    /// Tests a recorded step of 1F1B on 2 stages with one micro-batch. Forward and backward passes take 1 ms, transfers
+    /// no time, and the gradient norms of each stage 10 ms. The second stage computes its norms while the first stage
+    /// runs its backward pass.
     #[test]
     fn gradient_norms_delay_no_other_stage() {
         let plan = OneFOneB.plan(2, 1).unwrap();
