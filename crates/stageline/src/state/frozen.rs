@@ -1,5 +1,5 @@
-//! Where a resumed training run takes the values of frozen parameters from ([`FrozenFrom`]), and the hashes that show
-//! whether these values have changed.
+//! The source of frozen parameters' values in a resumed training run ([`FrozenFrom`]), and the hashes that show whether
+//! these values have changed.
 
 use std::collections::HashMap;
 

@@ -57,8 +57,8 @@ impl From<NotRestored> for Unfit {
     }
 }
 
-/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot produce its
-/// value.
+/// The reason why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot
+/// produce its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint's fields do not match the stage's optimizer: a field is missing, unknown to the optimizer, or of
