@@ -1,8 +1,8 @@
 //! The number of CPU cores for each worker ([`Cores`]), and the memory of the matrix-product buffers that the threads
 //! on these cores keep ([`KernelThreads`]).
 
-/// How many CPU cores each worker (a thread that runs one or more stages) uses: a fixed number, an equal share of the
-/// machine's cores, or all that a worker may use while no other computes.
+/// The number of CPU cores that each worker (a thread that runs one or more stages) uses: a fixed number, an equal
+/// share of the machine's cores, or a number that only one worker uses at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
     /// Use this fixed number of CPU cores for every worker.

@@ -17,8 +17,8 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// How long a thread polls a channel for a message before it sleeps: zero, because no time passes in tests under the
-/// thread scheduler shuttle.
+/// The time that a thread polls a channel for a message before it sleeps: zero, because no time passes in tests under
+/// the thread scheduler shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {

@@ -29,7 +29,7 @@ pub(crate) use explored::*;
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use real::*;
 
-/// Why a wait on a channel ended without success.
+/// The reason why a wait on a channel ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     /// The wait on a channel ended because the channel's other end was dropped or the pipeline stopped.

@@ -14,8 +14,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// How long (50 µs) a thread polls a channel for a message before it sleeps. Waking a thread takes up to this long, so
-/// polling saves time if the message comes soon.
+/// The time (50 µs) that a thread polls a channel for a message before it sleeps. Waking a thread takes up to this
+/// long, so polling saves time if the message comes soon.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Sleeps for [`PATIENCE`] (50 µs), the interval at which a sender checks a full channel for room. Such sleeps are
