@@ -5,8 +5,8 @@ use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// Why a verification (a comparison of a training run with the same training on one device) cannot be completed. A
-/// difference between the two runs is not an error.
+/// The error that says why a verification (a comparison of a training run with the same training on one device) cannot
+/// be completed. A difference between the two runs is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {

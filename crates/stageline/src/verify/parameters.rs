@@ -167,7 +167,7 @@ mod tests {
     fn floats_of_every_width_are_counted_from_one_to_the_next() {
         assert_eq!(ulps(1.0_f64.to_bits(), 1.0_f64.next_up().to_bits(), 8), 1);
         assert_eq!(ulps((-0.0_f64).to_bits(), 0.0_f64.to_bits(), 8), 0);
-        // The bf16 numbers before and after zero.
+        // These are the bf16 numbers directly before and after zero.
         assert_eq!(ulps(0x8001, 0x0001, 2), 2);
     }
 
