@@ -111,8 +111,8 @@ pub enum StepError {
         /// The earlier step, evaluation or other pass whose failure stopped the pipeline.
         during: During,
     },
-    /// A stage's parameters and optimizer state can no longer be read, or are of another step than those of other stages
-    /// ([`Torn`](Self::Torn)), so no checkpoint of the whole pipeline can be made.
+    /// A stage's parameters and optimizer state can no longer be read, or are of another step than those of other
+    /// stages ([`Torn`](Self::Torn)). So no checkpoint of the whole pipeline can be made.
     #[error(
         "stage {stage} is lost: its thread did not end, or panicked outside any action, its host is unreachable, or it made a step \
          that cannot be undone; resume from the last checkpoint on disk"

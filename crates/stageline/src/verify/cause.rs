@@ -53,9 +53,9 @@ pub enum Cause {
         /// The path, in the stage's module, of the model's first batch norm.
         path: String,
     },
-    /// The loss of a sample depends on the other samples in its micro-batch, as with a mean over dimension 0. Or the
-    /// loss has a term that is added once per micro-batch, such as a regulariser. A batch norm is not the cause,
-    /// because the model has none.
+    /// The loss of a sample depends on the other samples in its micro-batch, as with a mean over dimension 0. Another
+    /// possible cause is a loss term that is added once per micro-batch, such as a regulariser. A batch norm is not the
+    /// cause, because the model has none.
     #[error(
         "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
         micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \

@@ -180,8 +180,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         // weighted by their loss weights, or unweighted if the weights do not count the targets.
         let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
         let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
-        // Masks change a mean by less than half, while the sum of n micro-batches' means is about n times the loss of
-        // the whole batch.
+        // A mean still counts as a mean if its loss differs by less than half, because masks change a mean by less than
+        // half. The sum of n micro-batches' means is about n times the loss of the whole batch.
         let nearer_to_mean = as_mean < 0.5 && apart(sum) > 0.5;
         if apart(sum) > self.bar && (as_mean <= self.bar || nearer_to_mean) {
             return Some(Cause::MeanOfMeans(Whose::Loss));
@@ -227,7 +227,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
             is_division.then(|| (Cause::MissedDivision { factor }, prediction()))
         };
         let by_micro_batch = |values| (Cause::ClippedApart(ClipScope::MicroBatch), values);
-        // These come before the scaled mean, which is equally close to a plain mean, with a factor of 1.
+        // These predictions come before the scaled mean, which is equally close to a plain mean, with a factor of 1.
         let unscaled = [
             (Cause::MeanOfMeans(Whose::Training), mean.clone()),
             by_micro_batch(clipped_each),

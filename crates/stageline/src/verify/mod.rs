@@ -342,7 +342,7 @@ impl Compared {
     /// losses that are NaN agree: both steps had no unmasked target, or were skipped because they were not finite.
     fn within(self, bar: f64) -> bool {
         let both_nan = self.configured.is_nan() && self.reference.is_nan();
-        // Two infinite losses are equal, and their difference is NaN.
+        // The difference of two equal infinite losses is NaN, so such losses are compared directly.
         both_nan || self.configured == self.reference || self.difference() <= bar * self.reference.abs().max(1.0)
     }
 }

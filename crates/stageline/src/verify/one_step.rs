@@ -121,8 +121,8 @@ struct Run {
 
 impl Run {
     /// Builds the pipeline of `builder`, computes a batch's gradients, and then makes one optimizer step on the batch.
-    /// A step may be skipped, most often because gradients overflow, which lowers the loss scale. It is then repeated,
-    /// up to [`MOST_OVERFLOWS`] steps in all.
+    /// If a step is skipped, most often because gradients overflow, which lowers the loss scale, the step is repeated.
+    /// At most [`MOST_OVERFLOWS`] steps are made in all.
     fn of<In: Payload, Out: Payload, Target: Payload>(
         builder: PipelineBuilder<In, Out, Target>,
         batch: &Batch<In, Target>,

@@ -41,8 +41,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Trial<In, Target> for Pipeline<
     }
 
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError> {
-        // A step whose gradients overflow at the initial loss scale changes no parameter, and the reference makes no
-        // such step. So the step is repeated with a lower scale.
+        // A step whose gradients overflow at the initial loss scale changes no parameter. The reference makes no such
+        // step, so the step is repeated here with a lower scale.
         let before = self.steps_done();
         for _ in 0..MOST_OVERFLOWS {
             let report = Pipeline::step(self, batch.clone())?;
