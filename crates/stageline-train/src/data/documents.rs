@@ -21,7 +21,7 @@ pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
-/// How several documents in one sample are handled: whether attention crosses their boundaries, and whether documents
+/// The handling of several documents in one sample: whether attention crosses their boundaries, and whether documents
 /// are packed whole.
 ///
 /// With `Joined` and `Separate`, a sample is a window of consecutive tokens of a text, and may span several documents.
@@ -48,8 +48,8 @@ pub enum Documents {
     Packed,
 }
 
-/// Which tokens of prompts and conversations are targets, and which are masked out in the loss. In plain texts, all
-/// tokens are targets.
+/// The choice of the tokens of prompts and conversations that are targets; the others are masked out in the loss. In
+/// plain texts, all tokens are targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Targets {
     /// Train only on the completions of prompts, and on the answers in conversations.

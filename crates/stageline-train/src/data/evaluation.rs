@@ -49,7 +49,7 @@ impl Data for WithEvaluation {
     }
 
     fn fingerprint(&self) -> String {
-        self.training.fingerprint() // a resumed run may be evaluated on other data
+        self.training.fingerprint() // without the evaluation data, because a resumed run may use other data for it
     }
 
     fn samples_per_epoch(&self) -> Option<u64> {

@@ -34,11 +34,11 @@ pub struct TokenSettings<'a> {
     /// of a text and 1024 for packed documents. For a JSON file of rows, only `None` and the row length minus 1 are
     /// valid.
     pub context: Option<usize>,
-    /// How several documents in one sample are handled. `None` stands for `Packed` if the data has prompts or
+    /// The handling of several documents in one sample. `None` stands for `Packed` if the data has prompts or
     /// conversations, and otherwise for `Joined`. For a JSON file of rows, which has no documents, only `None` and
     /// `Joined` are valid.
     pub documents: Option<Documents>,
-    /// Which tokens of prompts and conversations are targets; the others are masked out in the loss.
+    /// The choice of the tokens of prompts and conversations that are targets; the others are masked out in the loss.
     pub targets: Targets,
     /// The data on which the model is evaluated: a held-out share of the training data, or a separate dataset.
     pub held_out: HeldOut<'a>,

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(of_lengths(&[2, 7, 3, 8, 5], 10), vec![vec![8, 2], vec![7, 3], vec![5]]);
         assert_eq!(of_lengths(&[10, 10, 1], 10), vec![vec![10], vec![10], vec![1]]);
         assert!(of_lengths(&[], 10).is_empty());
-        // Many pieces: none is lost, none overflows, and two samples could not be one.
+        // With many pieces, none is lost and no sample overflows.
         let lengths: Vec<usize> = (0..1000).map(|at| at * at % 97 + 1).collect();
         let samples = of_lengths(&lengths, 100);
         let sums: Vec<usize> = samples.iter().map(|sample| sample.iter().sum()).collect();
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(found, expected);
         assert!(sums.iter().all(|sum| *sum <= 100));
         let least = lengths.iter().sum::<usize>().div_ceil(100);
-        // The bound of best fit decreasing: 11/9 of the best, and 4 (Johnson, 1973).
+        // Best-fit decreasing needs at most 11/9 of the least possible number of samples, plus 4 (Johnson, 1973).
         assert!(sums.len() <= least * 11 / 9 + 4, "{} samples, at least {least}", sums.len());
     }
 
@@ -294,7 +294,8 @@ mod tests {
         tokens.into_data().iter::<i64>().collect()
     }
 
-    /// Returns the samples of a batch as text: the input, `.` for padding; the targets, `_` for none; and the starts.
+    /// Returns, for each sample of a batch, the input as text (`.` is padding), the targets as text (`_` is masked
+    /// out), and the document starts.
     fn shown_samples(batch: Batch<TokenSamples, Tokens>, count: usize) -> Vec<(String, String, Vec<i64>)> {
         let letter = |number: i64| match number {
             0 => '.',

@@ -46,7 +46,7 @@ mod tests {
             let cpu = Device::flex();
             let target = i32::from(self.is_second.fetch_or(true, Ordering::Relaxed) && self.changes);
             let targets = TensorData::new(vec![target; samples], [samples]);
-            // A value that is not a number is the same in its bits, although it does not equal itself.
+            // NaN does not equal itself, but two reads of it have the same bits.
             Ok(Batch::new(Tensor::full([samples], f32::NAN, &cpu), Tensor::from_data(targets, &cpu)))
         }
     }

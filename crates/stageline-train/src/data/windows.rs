@@ -167,8 +167,8 @@ mod tests {
         assert_eq!(long.unwrap_err().to_string(), message);
         let all = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.0, 3).unwrap();
         assert!(all.validation(4).unwrap().is_empty() && all.training == (0..4000));
-        // The first 3,600 tokens are for training: 359 windows of 10 and a target, in which each token is a target
-        // once.
+        // The first 3,600 tokens are for training. Their 359 windows have 10 targets each, and tokens 1 to 3,590 are
+        // targets once.
         assert_eq!(windows.samples_per_epoch(), Some(359));
         let mut targets = Vec::new();
         for step in 0..359 {
