@@ -13,8 +13,8 @@ pub struct BatchMemory {
 }
 
 impl BatchMemory {
-    /// Returns the total size, in bytes, of the batches in host memory at the same time: the running steps', the
-    /// prefetched and the held-out ones. Their number follows from `job`.
+    /// Returns the total size, in bytes, of the batches that are in host memory at the same time: those of running
+    /// steps, prefetched ones and held-out ones. Their number follows from `job`.
     pub fn total(self, job: &Job) -> u64 {
         let running = match job.running.flush {
             FlushName::Together => 1,

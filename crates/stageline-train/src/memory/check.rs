@@ -26,7 +26,7 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
         OptimizerName::Adamw => times * 4 * (1 + 2),
-        // Bytes per parameter: Muon has one state value per matrix element, and AdamW two for each other element.
+        // Muon has one state value for each element of a matrix. AdamW, which steps all other parameters, has two.
         OptimizerName::Lion | OptimizerName::Muon => times * 4 * (1 + 1),
         // Adafactor's row and column statistics are small, and plain SGD has no state.
         OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
@@ -152,8 +152,8 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     Ok(found)
 }
 
-/// Why there is no memory estimate, for the errors of `--memory` and `--recompute auto`. An estimate measures the
-/// allocated memory of a step.
+/// The reason why there is no memory estimate, for the errors of `--memory` and `--recompute auto`. An estimate
+/// measures the allocated memory of a step.
 const UNMEASURED: &str = "the memory of a step cannot be measured: the program does not count it with \
                           `CountingAllocator`, or stages are on other hosts";
 
@@ -226,8 +226,9 @@ struct Room<'a> {
     /// The job's memory on each device: the pipeline's estimate, the batches and, if checkpoints are on, the copies
     /// from which they are written.
     needed: MemoryEstimate,
-    /// Host memory, in bytes, that the job had already allocated during the estimate (CPU workers, held-out batches, and
-    /// the optimizer states of a resumed run). `needed` includes it, so it is added to the host's free memory.
+    /// Host memory, in bytes, that the job had already allocated during the estimate: for CPU workers, held-out
+    /// batches, and the optimizer states of a resumed run. `needed` includes it, so it is added to the host's free
+    /// memory.
     in_use: u64,
     job: &'a Job,
 }
