@@ -22,14 +22,14 @@ pub trait Model {
     fn parameters(&self) -> Option<ParameterCount>;
 
     /// Returns a SHA-256 hash over all parameters, as a hexadecimal string, and the number of their elements. `modules`
-    /// holds the modules of all pipeline stages. Returns `None` for a hand-cut model.
+    /// holds the modules of all pipeline stages. Returns `None` for a hand-cut model, whose program defines the stages.
     ///
     /// # Errors
     /// Returns an error if `modules` lacks a stage's module, or holds a module of a different type than the model's.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
-    /// Returns what the names and shapes of the parameters do not show, such as the number of attention heads. A run
-    /// resumes only checkpoints with the same description. Empty by default.
+    /// Returns a description of what the names and shapes of the parameters do not show, such as the number of
+    /// attention heads. A run resumes only checkpoints with the same description. Empty by default.
     fn description(&self) -> &str {
         ""
     }
@@ -40,13 +40,15 @@ pub trait Model {
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
     /// Returns each layer's name and number of parameters, as [`Costs`] without FLOPs and times. Cheaper than
-    /// [`costs`](Self::costs), because no layer is run. Returns `None` by default, and for a hand-cut model.
+    /// [`costs`](Self::costs), because no layer is run. Returns `None` by default, and for a hand-cut model, whose
+    /// program defines the stages.
     fn sizes(&self) -> Option<Costs> {
         None
     }
 
     /// Returns a builder for a pipeline of this model. `configs` holds each stage's device, optimizer and learning-rate
-    /// schedule. `cut` is the partition of the layers into stages, and `None` for a hand-cut model.
+    /// schedule. `cut` is the partition of the layers into stages, and `None` for a hand-cut model, whose program
+    /// defines the stages.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.

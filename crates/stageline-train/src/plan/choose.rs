@@ -82,7 +82,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the cut that the flags request: a partition of the model's layers into stages; `None` for a hand-cut model.
+/// Returns the cut that the flags request: a partition of the model's layers into stages. Returns `None` for a hand-cut
+/// model, whose program defines the stages.
 ///
 /// # Errors
 /// Returns an error if the list of `--cut` has a different number of stages than the plan, or if the model has fewer

@@ -7,7 +7,7 @@ use crate::settings::job::Job;
 use crate::settings::running::Running;
 use crate::settings::values::{CutBy, ScheduleBy};
 
-/// Why a program needs the layers' costs, which decides whether [`costs`] must run the layers.
+/// The purpose for which a program needs the layers' costs. It decides whether [`costs`] must run the layers.
 #[derive(Clone, Copy)]
 pub enum Purpose {
     /// Build a pipeline without training it. Stages are balanced by number of parameters by default, so no layer is
@@ -22,7 +22,7 @@ pub enum Purpose {
 }
 
 /// Returns each layer's costs: FLOPs and parameters, and with `--cut measured` the times on the first device. Returns
-/// `None` for a hand-cut model.
+/// `None` for a hand-cut model, whose program defines the stages.
 ///
 /// Layers are run on `sample`, the input of one sample, only if their FLOPs or times are needed:
 ///

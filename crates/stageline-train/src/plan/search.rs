@@ -60,7 +60,8 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
 /// - Each half of a split backward pass (input gradients, weight gradients): the time of the forward pass.
 ///
 /// # Errors
-/// Returns an error if the layers cannot be cut into these stages, or if its blocks have neither times nor FLOPs.
+/// Returns an error if the layers cannot be cut into these stages, or if the model's blocks have neither times nor
+/// FLOPs.
 fn stage_costs(running: &Running, costs: &Costs, placement: &Placement) -> Result<PlanCosts> {
     let (layers, speeds) = (costs.layers(), stage_speeds(running, placement)?);
     let cut = match &running.cut {
