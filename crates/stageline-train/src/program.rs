@@ -190,7 +190,7 @@ fn show_warnings(progress: &Progress) {
     let filter = match asked.as_deref().map(str::parse::<Targets>) {
         Some(Ok(targets)) => targets,
         Some(Err(error)) => {
-            // A failure to write this has no other place to be reported.
+            // If this message cannot be written, there is no other place to report the error.
             let _ = writeln!(std::io::stderr(), "RUST_LOG is not valid: {error}; give levels such as stageline=debug");
             usual()
         }

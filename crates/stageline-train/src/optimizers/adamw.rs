@@ -80,7 +80,7 @@ mod tests {
             }
             let moved = tensor.into_data();
             for ((found, start), (exact, ..)) in moved.iter::<f64>().zip(start).zip(exact) {
-                // The rounding of the parameter itself is up to 1e-7 a step.
+                // Each step rounds the parameter, which is an f32, by up to 6e-8 of its value.
                 let off = (found - exact).abs();
                 assert!(off < 50.0 * 6e-8 * start.abs().max(1.0), "{found} instead of {exact}");
             }

@@ -160,8 +160,8 @@ impl Log {
     /// Writes a training step's scalars to the TensorBoard files, if the run has any.
     fn scalars(&mut self, step: &Step, unit: Unit) -> Result<()> {
         let Some(board) = &mut self.board else { return Ok(()) };
-        // On a GPU, bubbles are exact only in synchronised steps. Synchronisation slows a step down, so throughput is
-        // measured in the others.
+        // On a GPU, bubbles are exact only in synchronised steps, in which workers wait for their devices after every
+        // action. Synchronisation slows a step down, so throughput is measured in the other steps.
         let (timed, free) = match self.synchronise_every {
             0 | 1 => (true, true),
             _ => (step.synchronised, !step.synchronised),
@@ -271,8 +271,8 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
 
 /// Returns the index, counted from the start of the training, of the step whose timeline the log and the HTML page
 /// show. `steps` is this run's range of such indices. `draw_step` is the requested step ([`Outputs::draw_step`]),
-/// counted from the start of this run. If only every `synchronise_every`-th step is synchronised (not 0), the result is
-/// one of these steps, if the run has one.
+/// counted from the start of this run. If only every `synchronise_every`-th step is synchronised (workers then wait for
+/// their devices after every action), the result is one of these steps, if the run has one; 0 synchronises none.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
     let asked = steps.start.saturating_add(draw_step);
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(drawn_step(0..100, 7, 10), 10);
         assert_eq!(drawn_step(0..100, 97, 10), 90);
         assert_eq!(drawn_step(20..40, 7, 10), 30);
-        // A resumed run of few steps, none of which is synchronised.
+        // This resumed run has few steps, none of which is synchronised.
         assert_eq!(drawn_step(21..24, 0, 10), 21);
         assert_eq!(drawn_step(21..24, 7, 10), 23);
         assert_eq!(drawn_step(20..40, usize::MAX, 10), 30);

@@ -12,8 +12,8 @@ use super::paths::{is_pipe_or_device, unwritable};
 const BEGINNING: &[u8] = br#"{"stageline":"#;
 
 /// Opens the log at `path`, or creates it, and locks it until it is closed. A run that resumes (`resumes`) appends to
-/// an existing log, from which an incomplete last line is removed first; any other run replaces it. To a pipe, a device
-/// or a path such as `/dev/stdout`, lines are only added.
+/// an existing log, from which an incomplete last line is removed first; any other run replaces it. If `path` is a
+/// pipe, a device or a path such as `/dev/stdout`, lines are only added, and nothing is locked.
 ///
 /// # Errors
 /// Returns an error if the file is not a log, if another run writes to it, or if it cannot be written.
@@ -28,7 +28,7 @@ pub fn open(path: &Path, resumes: bool) -> Result<BufWriter<File>> {
     let is_log = begins_as_log(&mut file).with_context(|| unwritable(path))?;
     ensure!(is_log, "{}: this file is not the log of a training; give another path, or move it away", path.display());
     let kept = if resumes { length_of_lines(&mut file) } else { Ok(0) };
-    // Windows does not truncate a file that is opened for appending, so this opens it again.
+    // Windows does not truncate a file that is opened for appending, so the file is opened again for this.
     let truncate = |length| OpenOptions::new().write(true).open(path)?.set_len(length);
     kept.and_then(truncate).with_context(|| unwritable(path))?;
     Ok(BufWriter::new(file))
@@ -40,13 +40,13 @@ pub fn is_of_system(path: &Path) -> bool {
     ["/dev", "/proc"].iter().any(|system| path.starts_with(system))
 }
 
-/// Locks a log for this run, and returns whether another run has locked it. Some network file systems have no locks;
-/// there, nothing is locked. On Windows a lock would keep this run from reading its own log, so there is none either.
+/// Locks a log for this run. Returns whether another run has locked it. Nothing is locked on network file systems
+/// without locks. Nothing is locked on Windows either, where a lock would keep this run from reading its own log.
 fn is_in_use(file: &File) -> bool {
     cfg!(not(windows)) && matches!(file.try_lock(), Err(TryLockError::WouldBlock))
 }
 
-/// Whether a file is empty, or begins as a log does, possibly in the middle of the first line.
+/// Whether a file is empty or begins like a log. A file that ends within a log's first bytes also counts.
 fn begins_as_log(file: &mut File) -> io::Result<bool> {
     let mut first = Vec::new();
     file.take(BEGINNING.len() as u64).read_to_end(&mut first)?;

@@ -1,6 +1,6 @@
 //! Shows a training run's progress: as a bar if stderr is a terminal, and otherwise as lines on the standard output. A
-//! line is printed for the first step, after every tenth of the run, and whenever a step ends a minute or more after
-//! the last line.
+//! line is printed for the first and the last step, after every tenth of the run, and whenever a step ends a minute or
+//! more after the last line.
 
 use std::fmt::Display;
 use std::io::{self, Write};

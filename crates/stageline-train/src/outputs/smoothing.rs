@@ -9,8 +9,8 @@ use stageline_report::record::{Noise, SignalAndNoise};
 /// next one.
 const AVERAGED: f64 = 5.0;
 
-/// Maximum number of most recent measured steps in the averages. As in `RunLog::noise_scales`, a step is a spike if its
-/// gradient norm is more than twice these steps' median.
+/// Maximum number of steps in the averages: the most recent ones in which the noise was measured. As in
+/// `RunLog::noise_scales`, a step is a spike if its gradient norm is more than twice the median of these steps' norms.
 const WINDOW: usize = 9;
 
 /// Running averages of the estimated squared gradient norm and gradient noise over the most recent measured steps, for
@@ -30,9 +30,9 @@ struct Measured {
 }
 
 impl SmoothedNoise {
-    /// Adds a measured step to the averages, and sets the smoothed noise scales in `noise`, the step's log record.
-    /// `gradient_norm` is the step's norm before clipping; estimates of spikes (steps with a large norm) are scaled
-    /// down.
+    /// Adds a step in which the noise was measured to the averages, and sets the smoothed noise scales in `noise`, the
+    /// step's log record. `gradient_norm` is the step's norm before clipping. Estimates of spikes (steps with a large
+    /// norm) are scaled down.
     pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
         if self.steps.len() == WINDOW {
             self.steps.pop_front();
@@ -45,8 +45,9 @@ impl SmoothedNoise {
         }
     }
 
-    /// Returns the noise scale averaged over the most recent measured steps. `of` selects the estimate to average, such
-    /// as one stage's. Returns `None` if no step has this estimate, or if the averages give no valid scale.
+    /// Returns the noise scale averaged over the most recent steps in which the noise was measured. `of` selects the
+    /// estimate to average, such as one stage's. Returns `None` if no step has this estimate, or if the averages give
+    /// no valid scale.
     fn scale(&self, of: impl Fn(&Measured) -> Option<SignalAndNoise>) -> Option<f64> {
         let norms = || self.steps.iter().map(|step| step.norm);
         let mut average = NoiseAverage::over(AVERAGED);
@@ -115,7 +116,7 @@ mod tests {
         // The spike counts as a step with the norm 2, with the squared norm 4 and the variance 0.4.
         let weight: f64 = (1..9).map(|age| 0.8_f64.powi(age)).sum();
         near(scale(100.0), (10.0 * weight + 0.4) / (weight + 4.0));
-        // At the start of a training, it is a spike as soon as most steps have smaller norms.
+        // At the start of a training, a step becomes a spike as soon as most steps have smaller norms.
         let mut smoothed = SmoothedNoise::default();
         let mut scale = |norm: f64| {
             let mut noise = measured([(norm * norm, 10.0 * norm), (0.0, 0.0)]);
