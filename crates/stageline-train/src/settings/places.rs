@@ -21,25 +21,25 @@ const DATA: [&str; 2] = ["data", "eval_data"];
 struct Place<'a> {
     flag: String,
     given: &'a Path,
-    /// The path in the form that is equal for all spellings of a path to the same file.
+    /// The normalised path, which is equal for all spellings of a path to the same file.
     place: PathBuf,
     /// Whether the run writes to the path.
     is_written: bool,
     /// Whether the flag's value is a folder.
     is_folder: bool,
-    /// Whether the path is that of training data.
+    /// Whether the run reads training data or evaluation data from the path.
     is_data: bool,
 }
 
 /// Checks that the run's outputs replace no other file that its flags name, such as the training data. Warns of outputs
-/// in a folder of training data, because a run that reads them as data cannot resume.
+/// in a folder of training or evaluation data, because a run that reads them as data cannot resume.
 ///
 /// # Errors
 /// Returns an error that names both flags.
 pub fn check_places(command: &Command, matches: &ArgMatches) -> Result<()> {
     let places = places_of(command, matches);
     for (index, one) in places.iter().enumerate() {
-        // Two folders may be one: a run may resume from the folder to which it writes checkpoints.
+        // Two flags may name one folder, because a run may resume from the folder to which it writes checkpoints.
         let is_replaced = |other: &&Place| {
             one.place == other.place && (one.is_written || other.is_written) && !(one.is_folder && other.is_folder)
         };
@@ -85,8 +85,8 @@ fn places_of<'a>(command: &Command, matches: &'a ArgMatches) -> Vec<Place<'a>> {
     places
 }
 
-/// Whether `path` is the folder `folder` or in it, and neither it nor a folder between them is hidden. Hidden entries of
-/// a folder of data are not read.
+/// Whether `path` is the folder `folder` or in it, and neither `path` nor a folder between them is hidden. Hidden
+/// entries of a folder of data are not read.
 fn is_visible_in(path: &Path, folder: &Path) -> bool {
     let Ok(rest) = path.strip_prefix(folder) else { return false };
     let is_hidden = |part: Component| part.as_os_str().as_encoded_bytes().starts_with(b".");

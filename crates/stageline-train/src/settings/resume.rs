@@ -179,14 +179,15 @@ mod tests {
         Ok((Own::from_arg_matches(&matches)?, settings))
     }
 
-    /// Tests the settings that a resumed run takes from its checkpoint. They are those that decide the trained bits,
+    /// Tests that a resumed run takes two kinds of settings from its checkpoint: those that affect the trained bits,
     /// and those of the program's own flags.
     #[test]
     fn a_resumed_run_inherits_what_decides_the_bits() {
         let command = TrainingFlags::augment_args(Own::command());
         let known = command.get_arguments().map(|flag| flag.get_id().as_str().to_owned());
         let alone = merged("train --width 5", None, "").unwrap().1;
-        // A value that its flag does not take is an error if it is inherited, and otherwise has no effect.
+        // The test gives every flag an invalid value. The value is an error if it is inherited, and otherwise has no
+        // effect.
         let is_inherited = |name: &String| {
             let before = Settings([(name.clone(), Value::from("from the checkpoint"))].into());
             match merged("train --width 5", Some(&before), "") {
@@ -249,8 +250,8 @@ mod tests {
         assert_eq!([length("400", "--steps 20"), length("100", "--steps 20 --schedule-steps 5")], [400, 5]);
     }
 
-    /// Tests the lines that a resumed run prints about its settings. Every setting of the checkpoint that the run lacks
-    /// or has with a different value has a line. Hostile names and values are escaped and shortened.
+    /// Tests the lines that a resumed run prints about its settings. There is one line for each setting of the
+    /// checkpoint that the run lacks or has with another value. Hostile names and values are escaped and shortened.
     #[test]
     fn settings_that_are_not_taken_from_the_checkpoint_are_named() {
         let flags = "train --width 5 --memory 8 --cores-per-stage 1 --peak-tflops 2 --chunks 2 --device cuda:all \
@@ -280,7 +281,8 @@ mod tests {
         assert!(lines.contains(&"not taken from the checkpoint: checkpoint = \"kept\"".to_owned()), "{lines:?}");
     }
 
-    /// Tests that no value of a flag is dropped silently, and that a prompt may have several lines.
+    /// Tests that a path given twice is an error, because one of the two would be lost, and that a text may have
+    /// several lines.
     #[test]
     fn a_path_given_twice_is_an_error_and_a_text_may_have_several_lines() {
         let error = merged("train --width 5 --log a --log b", None, "").unwrap_err().to_string();
@@ -308,7 +310,7 @@ mod tests {
         assert_eq!(of_file("--steps 0", "epochs = 2.0"), [Some(0.0), None]);
         assert_eq!(of_file("--epochs 1.5", "steps = 9"), [None, Some(1.5)]);
         assert_eq!(of_file("--epochs 0", "steps = 9"), [Some(9.0), None]);
-        // A program may train epochs by default, also when it resumes a training of steps.
+        // A program may count epochs by default, also when it resumes a training that counts steps.
         let by_default = |resumed: Option<&Settings>, arguments: &str| {
             let command = TrainingFlags::augment_args(Own::command()).mut_arg("epochs", |flag| flag.default_value("2"));
             let words: Vec<OsString> =
@@ -337,11 +339,11 @@ mod tests {
         let (own, settings) =
             merged("train --augment --channels 32,64 --channels 128 --width 5 here", None, "").unwrap();
         assert_eq!(own, Own { augment: true, channels: vec![32, 64, 128], width: 5, place: Some("here".to_owned()) });
-        // A resumed run has them all, but not the positional argument.
+        // A resumed run takes all these settings from its checkpoint, except the positional argument.
         let (again, same) = merged("train", Some(&settings), "").unwrap();
         assert_eq!((again.augment, &again.channels, again.width), (true, &own.channels, 5));
         assert_eq!(same, settings);
-        // As a file they give the same settings, and a later source replaces a list.
+        // The settings have the same effect if a settings file gives them.
         let (from_file, same) = merged("train --config file", None, &settings.to_toml().unwrap()).unwrap();
         assert_eq!((from_file.augment, from_file.channels, from_file.width), (true, own.channels, 5));
         assert_eq!(same, settings);

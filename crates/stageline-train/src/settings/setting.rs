@@ -1,4 +1,4 @@
-//! Which flags are settings, and which values a setting may have.
+//! Decides which flags are settings, and which values a setting may have.
 
 use std::any::TypeId;
 use std::ffi::OsString;
