@@ -119,7 +119,7 @@ mod tests {
     fn a_resumed_training_continues_the_count_with_the_same_samples() {
         let mut before = patience(3);
         ends(&mut before, &[(10, 0.1), (20, 0.3), (30, 0.2)]);
-        // The interval between evaluations may differ.
+        // A resumed run may evaluate at another interval.
         assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.1)]), [true]);
         assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.05), (32, 0.1)]), [false, false]);
         assert_eq!(

@@ -111,8 +111,8 @@ impl<F> Run<F> {
         self.job.training.steps > 0 || self.job.training.epochs > 0.0
     }
 
-    /// Whether the run writes checkpoints: to the folder of `--checkpoint` or `--best-checkpoint`, or to the folder that
-    /// it resumes.
+    /// Whether the run writes checkpoints: to the folder of `--checkpoint` or `--best-checkpoint`, or to the folder
+    /// that it resumes from.
     pub fn writes_checkpoints(&self) -> bool {
         self.job.keeping.has_folder()
     }
@@ -253,7 +253,7 @@ impl<F> Run<F> {
 }
 
 /// Counts the model's parameters, prints how many are trained if some are frozen, and checks that they fit into memory.
-/// Returns `None` for a hand-cut model.
+/// Returns `None` for a hand-cut model, whose program defines the stages.
 ///
 /// # Errors
 /// Returns an error with the advice `smaller` if the parameters do not fit into memory. Not checked if
@@ -357,7 +357,7 @@ mod tests {
         let calls = Rc::new(Cell::new(0));
         let counted = Rc::clone(&calls);
         let run = run().on_step(move |_, _| counted.set(counted.get() + 1));
-        // The first sample of every batch is masked, which the check of the loss must take.
+        // The first sample of every batch is masked out. The check that the loss is a sum must accept such samples.
         let trained = run.train(&row(), Ones).unwrap().unwrap();
         assert_eq!((calls.get(), trained.validation), (5, None));
     }

@@ -60,7 +60,7 @@ pub struct Stopped {
     pub waited: Duration,
 }
 
-/// How the training loop ended: with a complete training, or before its end.
+/// The end of the training loop: with a complete training, or before it is complete.
 pub enum Ended {
     /// The training is complete: it reached its last step, or stopped early (`--patience`). The value is the last
     /// evaluation of the held-out samples; `None` if there are none.

@@ -61,7 +61,7 @@ fn check_newest(keeping: &Keeping, resumed: &Path, folder: &Path) -> Result<()> 
     let is_named = named.as_deref() == Some(resumed);
     let newest = match Saved::open(folder) {
         Ok(newest) => newest,
-        Err(_) if is_named => return Ok(()), // a later one may be damaged, which is why this one is named
+        Err(_) if is_named => return Ok(()), // a later checkpoint may be damaged, so the user names this one
         Err(error) => return Err(Error::new(error).context("--resume")),
     };
     if is_named {
