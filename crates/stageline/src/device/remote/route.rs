@@ -57,8 +57,9 @@ impl Route {
 
     /// Prepares the route of tensors between the devices of two neighbouring stages.
     ///
-    /// On one host, tensors go directly to the device of the other stage. Between hosts, tensors go to separate
-    /// sessions (connections to a device), so that a tensor in flight does not delay the computation of either stage.
+    /// Tensors go directly to the device of the other stage if both devices are on this host, or if they are the same
+    /// device. Otherwise tensors go to separate sessions (connections to a device), so that a tensor in flight does not
+    /// delay the computation of either stage.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session with the other host cannot be opened.
