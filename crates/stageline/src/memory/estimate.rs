@@ -57,7 +57,8 @@ pub struct StageEstimate {
     pub forward: u64,
     /// The temporary memory of the stage's backward pass, in bytes: the peak during the pass minus the allocated memory
     /// before it. It includes parameter gradients that layers do not add to the gradient sums immediately. For a split
-    /// backward pass, it is the value of the larger half.
+    /// backward pass, it is the value of the larger half. The bytes that the first half leaves to the second half do
+    /// not count, because `activations` includes them.
     pub backward: u64,
     /// The temporary memory of the stage's optimizer step, in bytes: the peak during the step minus the allocated
     /// memory before it. It includes the new parameters and optimizer states, which exist beside the old ones.

@@ -168,8 +168,8 @@ impl Remedy {
     ///
     /// Changes of a single setting come first. Only one smaller micro-batch size is proposed: the largest that is
     /// enough, or else the smallest. If no single change is enough, one combination follows: the first that is enough.
-    /// If there is none, it is the combination that needs the least memory on the device, preferably one that fits all
-    /// other devices.
+    /// If there is none, it is the combination that needs the least memory on the device, preferably one that overloads
+    /// no other device.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
