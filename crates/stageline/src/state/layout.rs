@@ -184,7 +184,8 @@ impl Layout {
     /// Splits a checkpoint by stage. Returns the tensors and the optimizer state that each stage resumes from.
     ///
     /// # Errors
-    /// Returns [`Mismatch`], with all differences, if the checkpoint's names, shapes or dtypes differ from the model's.
+    /// Returns [`Mismatch`], with all differences, if the checkpoint's names, shapes, dtypes or numbers of bytes differ
+    /// from the model's.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
