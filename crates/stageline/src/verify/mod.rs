@@ -66,8 +66,8 @@ use one_step::OneStep;
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
 /// The model is trained twice from the same initial parameters: as configured, and as the reference on one device. The
-/// reference runs the full batch as one micro-batch, in full precision and without activation recomputation. The result
-/// says whether gradients and losses agree, and if not, why.
+/// reference runs the full batch as one micro-batch by default, in full precision and without activation recomputation.
+/// The result says whether gradients and losses agree, and if not, why.
 ///
 /// A pipeline also makes one optimizer step as configured, and another one without recomputation if it recomputes.
 /// After each of these steps, the pipeline's parameters are compared by name with those of a plain training loop: the
@@ -169,8 +169,12 @@ impl Verify {
     /// lists held-out batches, and may be empty.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
-    /// fails. A difference between the two runs is not an error.
+    /// Returns [`VerifyError`] in these cases, but not for a difference between the two runs:
+    ///
+    /// - A pipeline cannot be built.
+    /// - A step of the verified pipeline or of the reference fails.
+    /// - `build` returns models with different parameters on different calls.
+    /// - Batches are split into micro-batches by hand, and the reference uses another number of micro-batches.
     pub fn pipeline<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -188,7 +192,7 @@ impl Verify {
     /// missing skip connection: it compares with the same stages on one device, so both runs have the mistake.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the undivided
+    /// Returns the errors of [`pipeline`](Self::pipeline). Also returns [`VerifyError`] if a step of the undivided
     /// model fails, or if the undivided model has other parameters than the pipeline.
     pub fn pipeline_and_uncut<In: Payload, Out: Payload, Target: Payload>(
         self,
@@ -215,7 +219,8 @@ impl Verify {
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
-    /// built, or if the loop's gradients do not match the model's parameters in number or size.
+    /// built, or if the loop's gradients do not match the model's parameters in number or size. Also returns an error
+    /// for batches that are split by hand, as [`pipeline`](Self::pipeline) does.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,

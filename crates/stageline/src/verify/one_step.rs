@@ -2,10 +2,10 @@
 //! without a pipeline ([`OneStep`]). The parameters after the step are compared by name, bit for bit. If gradients
 //! differ, this module finds the layer where the difference begins.
 //!
-//! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes into input gradient
-//! and weight gradient. So a deterministic device gives the same bits. The gradients of split and unsplit backward
-//! passes must agree only within the tolerance, because a weight that a stage uses three times or more has its
-//! gradients summed in a different order.
+//! The plain loop has the same micro-batches as the pipeline. If its step with unsplit backward passes differs from the
+//! pipeline's, it splits the same backward passes into input gradient and weight gradient. So a deterministic device
+//! gives the same bits. The gradients of split and unsplit backward passes must agree only within the tolerance,
+//! because a weight that a stage uses three times or more has its gradients summed in a different order.
 //!
 //! Gradients are computed backwards from the loss. So a wrong backward pass changes the gradients of its own layer and
 //! of all layers before it. Therefore, of all parameters whose gradients differ, the one nearest to the loss belongs to
@@ -238,8 +238,8 @@ impl OneStep {
     pub(super) fn cause(&self) -> Option<Cause> {
         let apart = |run: &Run| run.first_apart(&self.plain, self.bar);
         let kept = self.kept.as_ref().map(apart);
-        // Without recomputation, the pipeline must have the same bits as the plain loop as well. Gradients of split
-        // backward passes may differ from those of the loop's unsplit ones by rounding.
+        // The step without recomputation must agree with the plain loop, too. If backward passes are split, it is not
+        // checked, because rounding may set it apart from the loop's unsplit passes.
         let judged = kept.clone().flatten().filter(|_| !self.splits);
         let (stage, name) = apart(&self.configured).or(judged)?;
         if !self.is_repeatable {
