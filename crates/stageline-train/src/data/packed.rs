@@ -49,7 +49,7 @@ pub struct Packing {
     /// The number of prompts and conversations that are left out because their first target lies beyond the length of a
     /// sample.
     pub beyond: u64,
-    /// The number of documents that are left out because all their targets are masked out.
+    /// The number of documents that are left out because none of their tokens is a target.
     pub left_out: u64,
     /// The padding in the training samples, as a fraction of all their positions.
     pub padding: f64,
@@ -92,8 +92,8 @@ impl PackedDocuments {
     /// documents, spread evenly over the text, is used only for evaluation.
     ///
     /// # Errors
-    /// Returns an error if there are too few documents to hold some out, or if the training or held-out part has no
-    /// target.
+    /// Returns an error if `context` is 0, if `held_out` is not from 0 to below 1, if there are too few documents to
+    /// hold some out, or if the training or held-out part has no target.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!((0.0..1.0).contains(&held_out), "a share of {held_out} is held out; give at least 0 and less than 1");

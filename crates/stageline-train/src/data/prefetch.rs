@@ -27,8 +27,9 @@ type Reader = Box<dyn FnOnce() + Send>;
 
 /// The batches of a range of training steps, prefetched by several threads and returned in order.
 pub struct Batches<In, Target> {
-    /// Sends step indices to the prefetch threads; a thread reads the batch of each index that it receives. A new index
-    /// is sent only when the training run takes a batch, which bounds the number of batches in memory.
+    /// Sends step indices to the prefetch threads; a thread reads the batch of each index that it receives. After the
+    /// first indices, one is sent whenever the training run takes a batch, which bounds the number of batches in
+    /// memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
     /// Batches that were read before the batch of an earlier step, by step, until their turn comes.
@@ -46,10 +47,10 @@ pub struct Batches<In, Target> {
 }
 
 impl<In: Payload, Target: Payload> Batches<In, Target> {
-    /// Starts `ahead` threads that prefetch the batches of the range `steps`, with `samples` samples in each. At most
-    /// `ahead` batches are in flight: being read, or read but not yet taken by the training run. The threads end when
-    /// all batches are read, or when the returned value is dropped. A wait for a batch ends early when `stop` becomes
-    /// true.
+    /// Starts `ahead` threads, but at most one for each step, that prefetch the batches of the range `steps`. Each
+    /// batch has `samples` samples. At most `ahead` batches are in flight: being read, or read but not yet taken by the
+    /// training run. The threads end when all batches are read, or when the returned value is dropped. A wait for a
+    /// batch ends early when `stop` becomes true.
     ///
     /// # Errors
     /// Returns an error if the operating system cannot start that many threads.
