@@ -80,7 +80,8 @@ impl<F: Parser> Program<F> {
     /// | 130 | a second SIGINT or SIGTERM |
     ///
     /// With the statuses 2 and 130, the process ends immediately, and this function does not return. The same holds for
-    /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
+    /// `--help`, with status 0. Signals are handled only in a run that writes checkpoints to the folder of
+    /// `--checkpoint`, or to the folder that it resumes from.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
         tell(format_args!("Error: {error:#}"));

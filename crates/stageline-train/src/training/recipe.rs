@@ -169,8 +169,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     /// two results.
     ///
     /// # Errors
-    /// Returns an error if the two results differ by more than the tolerances of [`Verify`], or if a batch cannot be
-    /// read.
+    /// Returns an error if the two results differ by more than the tolerances of [`Verify`], if a pipeline cannot be
+    /// built, if a batch cannot be read, or if a step fails.
     pub fn verify<D>(&self, data: &D, steps: usize) -> Result<()>
     where
         D: Data<Input = M::Input, Target = M::Target> + ?Sized,

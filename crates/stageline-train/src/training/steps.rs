@@ -45,7 +45,7 @@ pub struct Loop<'a> {
     /// Collects errors from printing or writing the last results, which do not fail the run, so that the program still
     /// gets the trained pipeline.
     pub unwritten: Unwritten,
-    /// The evaluation before this run's first step; `None` if no samples are held out.
+    /// The evaluation before this run's first step; `None` if no held-out sample has an unmasked target.
     pub evaluated: Option<EvalReport>,
     /// Estimated memory of the training run on each device, in bytes; empty without an estimate. Logged beside each
     /// device's reserved memory after the first step, and then cleared.
@@ -63,7 +63,7 @@ pub struct Stopped {
 /// The end of the training loop: with a complete training, or before it is complete.
 pub enum Ended {
     /// The training is complete: it reached its last step, or stopped early (`--patience`). The value is the last
-    /// evaluation of the held-out samples; `None` if there are none.
+    /// evaluation of the held-out samples; `None` if there was none.
     Complete(Option<EvalReport>),
     /// A signal or `--stop-after` ended this run before the training was complete.
     Interrupted,

@@ -22,7 +22,8 @@ pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run. It can run inference, evaluate, and return its stages' modules.
     pub pipeline: Pipeline<In, Out, Target>,
-    /// The loss and the metrics on all held-out samples after training; `None` if no samples are held out.
+    /// The loss and the metrics on all held-out samples after training. `None` if no held-out sample has an unmasked
+    /// target, or if the result could not be written to the log.
     pub validation: Option<EvalReport>,
     /// The SHA-256 of all parameters of the trained model, as a hexadecimal string; `None` for a model that the user
     /// has cut into stages by hand.

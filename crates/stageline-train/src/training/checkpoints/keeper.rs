@@ -26,12 +26,13 @@ const PATIENCE: &str = "patience";
 /// or `--patience` ends the run.
 pub struct Keeper {
     identity: Identity,
-    /// The folder of `--checkpoint`, with the thread that writes into it; `None` for a run without checkpoints.
+    /// The folder of `--checkpoint`, with the thread that writes into it; `None` for a run without such a folder.
     folder: Option<Background>,
     /// The number of training steps between two checkpoints.
     every: usize,
     stop_after: Option<usize>,
-    /// SIGINT and SIGTERM handlers, which request the end of the run; `None` for a run without checkpoints.
+    /// SIGINT and SIGTERM handlers, which request the end of the run; `None` for a run without a folder of
+    /// `--checkpoint`.
     signals: Option<Signals>,
     /// The folder of `--best-checkpoint`; `None` if the flag is unset.
     best: Option<Best>,
@@ -97,8 +98,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Returns the flag that becomes true at the first SIGINT or SIGTERM, so that waits can end early. Without
-    /// checkpoints it stays false, because a signal then ends the process.
+    /// Returns the flag that becomes true at the first SIGINT or SIGTERM, so that waits can end early. In a run without
+    /// a folder of `--checkpoint` it stays false, because a signal then ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
         self.signals.as_ref().map(Signals::signalled).unwrap_or_default()
     }
@@ -143,8 +144,8 @@ impl Keeper {
         if is_first || steps.is_multiple_of(self.every) { self.save(pipeline) } else { Ok(()) }
     }
 
-    /// Saves a checkpoint of the pipeline immediately. Does nothing if checkpoints are off, or if the latest checkpoint
-    /// has the same number of completed steps.
+    /// Copies the pipeline's state, and starts to write it as a checkpoint, whether or not one is due. Does nothing if
+    /// checkpoints are off, or if the latest checkpoint has the same number of completed steps.
     pub fn save<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>) -> Result<()>
     where
         In: Payload,

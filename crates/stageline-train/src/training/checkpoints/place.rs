@@ -21,8 +21,13 @@ pub struct Place {
 /// The first signal ends the run with a checkpoint, and the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be used. Also returns an error if the folder already contains checkpoints from
-/// which the run does not resume, because the run would later delete them as old checkpoints.
+/// Returns an error in these cases:
+///
+/// - The folder cannot be used, or is a folder of `--best-checkpoint`.
+/// - The folder already contains checkpoints from which the run does not resume. The run would later delete them as old
+///   checkpoints.
+/// - `--resume` does not name the checkpoint itself, and another run has meanwhile saved a newer one.
+/// - The signal handlers cannot be installed.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     let resumed = resumed.filter(|saved| is_in(saved, folder));
