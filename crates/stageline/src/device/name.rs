@@ -127,7 +127,7 @@ impl DeviceName {
     /// # Errors
     /// Returns [`DeviceError`] in these cases:
     ///
-    /// - This build or this machine lacks the device.
+    /// - This build or this machine lacks the device, or the search for GPUs fails.
     /// - The device is a GPU that fails its test kernels.
     /// - The device belongs to another host that cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {

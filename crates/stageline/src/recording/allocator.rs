@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 /// it, until any thread frees it. The memory itself comes from the allocator `A`, by default the system's allocator.
 ///
 /// With this allocator, a step's [`Recording`](crate::Recording) contains the allocated memory of stages on CPUs. In
-/// return, every allocation grows by its alignment, and by at least 16 bytes.
+/// return, every allocation grows by its alignment, but by no less than 16 bytes.
 ///
 /// ```
 /// use stageline::CountingAllocator;
