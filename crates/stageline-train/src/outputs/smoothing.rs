@@ -13,8 +13,8 @@ const AVERAGED: f64 = 5.0;
 /// `RunLog::noise_scales`, a step is a spike if its gradient norm is more than twice the median of these steps' norms.
 const WINDOW: usize = 9;
 
-/// Running averages of the estimated squared gradient norm and gradient noise over the most recent measured steps, for
-/// the whole model and for each stage.
+/// Running averages of the estimated squared gradient norm and gradient noise, over the most recent steps in which the
+/// noise was measured. There are averages for the whole model and for each stage.
 #[derive(Default)]
 pub struct SmoothedNoise {
     /// The most recent steps in which the gradient noise was measured, oldest first; at most `WINDOW`.

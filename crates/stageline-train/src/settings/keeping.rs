@@ -10,7 +10,7 @@ pub const BEST: &str = "best";
 
 /// The settings for a run's checkpoints: their folder, the interval between them, and how many to keep.
 pub struct Keeping {
-    /// The folder for checkpoints; `None` writes no checkpoints.
+    /// The folder of `--checkpoint` for the latest checkpoints; `None` writes none of them.
     pub folder: Option<PathBuf>,
     /// The value of `--resume`: a checkpoint's path; or a folder, `latest` or `auto`, each of which selects the newest
     /// checkpoint.

@@ -78,7 +78,7 @@ impl Training {
     }
 
     /// Returns a warning if training continues at the lowest learning rate beyond the end of the learning-rate
-    /// schedule; `None` if training ends with the schedule, or if the schedule has no decay.
+    /// schedule. Returns `None` if training ends no later than the schedule, or if the schedule has no decay.
     pub fn beyond_the_schedule(&self) -> Option<String> {
         let (schedule, steps) = (self.rate.steps?, self.steps);
         let lowest = self.learning_rate.at(schedule as u64);
