@@ -66,7 +66,8 @@ impl TokenFlags {
         Ok(())
     }
 
-    /// Whether `--data` or `--eval-data` is a text, which needs a tokenizer, and not a `.json` file with rows of tokens.
+    /// Whether `--data` or `--eval-data` is a text, which needs a tokenizer, and not a `.json` file with rows of
+    /// tokens.
     pub fn reads_text(&self) -> bool {
         [&self.data, &self.eval_data].into_iter().flatten().any(|path| !has_rows(path))
     }

@@ -93,9 +93,9 @@ impl Training {
         })
     }
 
-    /// Converts `--epochs` to a number of steps, rounded up and at least 1, given the number of `samples` in an epoch. The
-    /// learning-rate schedule gets the same length, unless `--schedule-steps` is given. Returns the schedule's length
-    /// in steps. Does nothing and returns `None` if `--epochs` is unset.
+    /// Converts `--epochs` to a number of steps, rounded up and at least 1, given the number of `samples` in an epoch.
+    /// The learning-rate schedule gets the same length, unless `--schedule-steps` is given. Returns the schedule's
+    /// length in steps. Does nothing and returns `None` if `--epochs` is unset.
     ///
     /// # Errors
     /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit into the schedule.
