@@ -37,7 +37,7 @@ pub fn open(path: &Path, resumes: bool) -> Result<BufWriter<File>> {
 /// Whether a path is one that the system gives to a stream of the process, such as `/dev/stdout`, which may be a file
 /// that has other lines too.
 pub fn is_of_system(path: &Path) -> bool {
-    ["/dev", "/proc"].iter().any(|system| path.starts_with(system))
+    ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"].iter().any(|system| path.starts_with(system))
 }
 
 /// Locks a log for this run. Returns whether another run has locked it. Nothing is locked on network file systems
