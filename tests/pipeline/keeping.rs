@@ -46,7 +46,7 @@ fn a_stopped_run_resumes_to_the_same_bits_on_any_cut() {
     let again = place.refused("--steps 3 --checkpoint @short");
     assert_eq!(
         again,
-        "Error: --checkpoint: @short has checkpoints of another run; resume it with --resume @short, or give another folder\n"
+        "Error: --checkpoint: @short has checkpoints of an earlier run; resume it with --resume @short, or give another folder\n"
     );
     assert_eq!(hash(&place.said("--resume @short --steps 6 --stages 3")), hash(&whole));
     // Resuming a finished run changes nothing and writes no checkpoint.
@@ -290,7 +290,7 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
     // ones.
     place.said("--steps 1 --checkpoint @another");
     let text = place.refused(&format!("--resume {from} --checkpoint @another"));
-    assert!(text.starts_with("Error: --checkpoint: @another has checkpoints of another run; "), "{text}");
+    assert!(text.starts_with("Error: --checkpoint: @another has checkpoints of an earlier run; "), "{text}");
 
     assert_eq!(place.refused("--resume latest"), "Error: --resume latest: give --checkpoint the folder to look in\n");
     fs::create_dir(place.path("empty")).unwrap();

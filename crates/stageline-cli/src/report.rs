@@ -158,7 +158,8 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(Found { schedule, capacity, training }) = &self.found {
-            writeln!(f, "schedule       {schedule}, for channels that hold {capacity} micro-batches or more")?;
+            let micro_batches = if *capacity == 1 { "micro-batch" } else { "micro-batches" };
+            writeln!(f, "schedule       {schedule}, for channels that hold {capacity} {micro_batches} or more")?;
             if let Some(TrainingFlags { stages, micro_batches, cut }) = training {
                 write!(f, "training       --stages {stages} --micro-batches {micro_batches}")?;
                 if let Some(starts) = cut {

@@ -41,7 +41,7 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
             Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {}
             Err(CheckpointError::Neither { .. } | CheckpointError::NotAFolder { .. }) => {}
             Ok(_) => bail!(
-                "--checkpoint: {0} has checkpoints of another run; resume it with --resume {0}, or give another folder",
+                "--checkpoint: {0} has checkpoints of an earlier run; resume it with --resume {0}, or give another folder",
                 folder.display()
             ),
             Err(damaged) => {
