@@ -1,5 +1,9 @@
 //! The costs of a model's layers: parameters and, if they are needed, FLOPs and times.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use anyhow::{Result, anyhow};
 use stageline::Costs;
 
 use crate::model::Model;
@@ -32,7 +36,10 @@ pub enum Purpose {
 ///
 /// If no layer is run, the FLOPs are 0. If layers are run to balance several workers by FLOPs, but the model's blocks
 /// report none, a warning says so.
-pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
+///
+/// # Errors
+/// Returns an error with the layer's name if a layer fails on the sample, for example because of its shape.
+pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Result<Option<Costs>> {
     let Running { cut, schedule, devices, peak_flops, workers, .. } = &job.running;
     let is_measured = *cut == CutBy::Measured;
     let needs_flops = match purpose {
@@ -41,7 +48,12 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose)
     };
     let are_run = needs_flops || is_measured || matches!(schedule, ScheduleBy::Search);
     let sizes = if are_run { None } else { model.sizes() };
-    let costs = sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))?;
+    let run = || model.costs(sample, is_measured.then(|| &devices[0]));
+    let found = match sizes {
+        Some(sizes) => Some(sizes),
+        None => catch_unwind(AssertUnwindSafe(run)).map_err(|panic| anyhow!(message_of(&*panic)))?,
+    };
+    let Some(costs) = found else { return Ok(None) };
     let is_balanced = *cut == CutBy::Counted && *workers > 1 && !matches!(schedule, ScheduleBy::Search);
     if are_run && is_balanced && !costs.blocks_report_flops() {
         tracing::warn!(
@@ -49,7 +61,14 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose)
              the layers instead"
         );
     }
-    Some(costs)
+    Ok(Some(costs))
+}
+
+/// Returns the message of a panic, which names the layer that failed.
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+    text.unwrap_or_else(|| "a layer of the model panicked without a message".to_owned())
 }
 
 #[cfg(test)]
@@ -73,7 +92,7 @@ mod tests {
         let forwards = |flags: &str, is_written: bool| {
             counter.store(0, Ordering::Relaxed);
             let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
-            let costs = costs(&row, sample, &job, Purpose::Training { is_written }).unwrap();
+            let costs = costs(&row, sample, &job, Purpose::Training { is_written }).unwrap().unwrap();
             assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
             counter.load(Ordering::Relaxed)
         };
@@ -82,6 +101,15 @@ mod tests {
         assert_eq!(forwards("--cut 0,2 --peak-tflops 1", false), 4);
         assert_eq!(forwards("--cut 0,2 --schedule search", false), 4);
         assert_eq!(forwards("", false), 4);
+    }
+
+    /// Tests a sample with the wrong number of features, which is an error and does not end the program.
+    #[test]
+    fn a_sample_that_does_not_fit_the_first_layer_is_an_error() {
+        let row = counted_row(&Arc::new(AtomicUsize::new(0)));
+        let (job, sample) = (Job::of_line("").unwrap(), Tensor::zeros([1, 3], &Device::flex()));
+        let error = costs(&row, sample, &job, Purpose::Training { is_written: false }).err().unwrap().to_string();
+        assert!(error.starts_with("the layer `first` failed on the sample input: it panicked: "), "{error}");
     }
 
     /// Tests a model whose pipeline is built without a training. Its layers are run only for `--cut measured` and for
@@ -93,7 +121,7 @@ mod tests {
         let forwards = |flags: &str| {
             counter.store(0, Ordering::Relaxed);
             let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
-            let costs = costs(&row, sample, &job, Purpose::Pipeline).unwrap();
+            let costs = costs(&row, sample, &job, Purpose::Pipeline).unwrap().unwrap();
             let planned = choose(&job.running, &job.training, Some(&costs)).unwrap();
             assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
             assert_eq!(planned.cut.unwrap().stages(), planned.stages, "{flags}");

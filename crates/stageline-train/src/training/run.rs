@@ -157,7 +157,7 @@ impl<F> Run<F> {
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         job.check_untrained()?;
-        let costs = plan::costs(model, sample, &job, Purpose::Pipeline);
+        let costs = plan::costs(model, sample, &job, Purpose::Pipeline)?;
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
@@ -197,7 +197,7 @@ impl<F> Run<F> {
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
         let purpose = Purpose::Training { is_written: job.outputs.have_lines() };
-        let costs = plan::costs(model, input(sample)?, &job, purpose);
+        let costs = plan::costs(model, input(sample)?, &job, purpose)?;
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let has_own_rate = self.learning_rate.is_some();
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
