@@ -9,6 +9,7 @@ use crate::engine::of_their_backend;
 use crate::forward::flops::report_flops;
 use crate::kernels::attention_blocks::{AttentionHeads, scale, scale_of_f16};
 use crate::kernels::attention_mask::{before_document, hidden};
+use crate::layers::at_least_f32::at_least_f32;
 
 /// Computes causal self-attention: each position attends to itself and to the positions before it (Vaswani et al.,
 /// 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
@@ -108,7 +109,7 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     };
     // The backward pass of burn's softmax squares the sum of a row, which is too large for f16 from 256 keys on.
     let given = FloatDType::from(scores.dtype());
-    let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
+    let wide = at_least_f32(given);
     let weights = softmax(scores.cast(wide).mask_fill(mask, f32::NEG_INFINITY), 4).cast(given);
     weights.matmul(values).reshape([batch, query, length, size]).swap_dims(1, 2).reshape([batch, length, query * size])
 }

@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::forward::samples::Samples;
+use crate::layers::at_least_f32::at_least_f32;
 
 /// The part of the random number generator's key that identifies dropout, so that other uses of the same seed, such as
 /// the order of samples, draw different numbers.
@@ -63,7 +64,7 @@ impl Dropout {
         let given = FloatDType::from(input.dtype());
         let dropped = Tensor::<D, Bool>::from_data(self.mask(samples, input.dims()), &input.device());
         // The scale is applied in at least f32, so that only the scaled element is rounded to the input's dtype.
-        let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
+        let wide = at_least_f32(given);
         let scaled = (input.cast(wide) * (1.0 / (1.0 - self.probability))).cast(given);
         scaled.mask_fill(dropped, 0.0)
     }

@@ -10,6 +10,7 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::{Norm, Normalisation};
+use crate::layers::at_least_f32::at_least_f32;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
@@ -67,7 +68,7 @@ impl LayerNorm {
         let beta = self.beta.as_ref().map(Param::val);
         // A sum of squares needs f32, because f16 has too small a range and bf16 too little precision.
         let given = FloatDType::from(input.dtype());
-        let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
+        let wide = at_least_f32(given);
         let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));
         layer_norm(input.cast(wide), gamma, beta, self.epsilon).cast(given)
     }

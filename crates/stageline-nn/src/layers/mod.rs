@@ -6,6 +6,7 @@
 //! burn tensors. A layer computes its operation with a kernel from `kernels`, or with burn's own operations if the
 //! backend has no kernel. Layers must not know stages or plans.
 
+mod at_least_f32;
 pub mod batch_norm;
 pub mod causal_attention;
 #[cfg(all(test, feature = "flex"))]
