@@ -17,7 +17,7 @@
 pub mod amount;
 pub mod log;
 mod log_file;
-mod paths;
+pub mod paths;
 pub mod progress;
 pub mod record;
 mod smoothing;

@@ -1,12 +1,12 @@
 //! Checks that the files and folders that a run writes replace no file of the run ([`check_places`]).
 
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{ArgMatches, Command};
 
 use super::setting::takes_path;
+use crate::outputs::paths::is_pipe_or_device;
 
 /// The `--help` headings of the flags whose paths a run writes to.
 const WRITTEN: [&str; 2] = ["Outputs", "Checkpoints"];
@@ -72,8 +72,7 @@ fn places_of<'a>(command: &Command, matches: &'a ArgMatches) -> Vec<Place<'a>> {
         let (id, heading) = (flag.get_id().as_str(), flag.get_help_heading());
         let is_written = heading.is_some_and(|heading| WRITTEN.contains(&heading)) && id != "resume";
         let paths = matches.try_get_many::<PathBuf>(id).ok().flatten().unwrap_or_default();
-        let is_shared = |path: &&PathBuf| fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
-        places.extend(paths.filter(|path| !is_shared(path)).map(|given| Place {
+        places.extend(paths.filter(|path| !is_pipe_or_device(path)).map(|given| Place {
             flag: format!("--{}", flag.get_long().unwrap_or(id)),
             given,
             place: place(given),
