@@ -69,13 +69,14 @@ pub fn scale_of_f16(size: usize) -> [f64; 2] {
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
-/// A block of consecutive queries of a sequence, and the keys that at least one of these queries attends to.
+/// A block of consecutive queries of a sequence, and the keys that at least one of these queries attends to. The first
+/// key is rounded down to a multiple of [`QUERIES`], where a panel of a packed matrix begins.
 #[cfg(any(feature = "flex", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Zero-based positions of the block's queries in the sequence.
     pub queries: Range<usize>,
-    /// Zero-based positions of the keys that at least one query of the block attends to.
+    /// Zero-based positions of the block's keys.
     pub keys: Range<usize>,
 }
 
@@ -85,6 +86,26 @@ impl Block {
     pub fn shape(&self) -> [usize; 2] {
         [self.queries.len(), self.keys.len()]
     }
+
+    /// Returns the positions of the keys that at least one of the block's queries at the positions `queries` attends to.
+    /// The first is rounded down like that of the block's keys.
+    pub fn seen(&self, queries: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
+        first_key_of_panel(queries.start, heads)..queries.end
+    }
+
+    /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`.
+    pub fn attending(&self, keys: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
+        let behind_window = heads.window.map_or(self.queries.end, |window| keys.end - 1 + window);
+        let end = self.queries.end.min(behind_window);
+        self.queries.start.max(keys.start).min(end)..end
+    }
+}
+
+/// Returns the position of the first key that the query at the position `query` attends to, rounded down to a multiple
+/// of [`QUERIES`].
+#[cfg(any(feature = "flex", feature = "remote"))]
+fn first_key_of_panel(query: usize, heads: AttentionHeads) -> usize {
+    heads.first_key(query) / QUERIES * QUERIES
 }
 
 /// Divides a sequence of `length` positions into blocks of up to [`QUERIES`] consecutive queries, each with the keys
@@ -93,13 +114,22 @@ impl Block {
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {
         let end = (start + QUERIES).min(length);
-        Block { queries: start..end, keys: heads.first_key(start)..end }
+        Block { queries: start..end, keys: first_key_of_panel(start, heads)..end }
     })
 }
 
+/// The longest sequence whose attention weights the CPU kernel saves for the backward pass. They take up to 8 MiB per
+/// query head, layer and sample. The weights of longer sequences are computed again, because their memory grows with
+/// the square of the length.
+#[cfg(any(feature = "flex", feature = "remote"))]
+const LONGEST_SAVED: usize = 2048;
+
 /// Returns the number of attention weights that the CPU kernel saves for the backward pass, per query head and sample
-/// of `length` positions.
+/// of `length` positions. It is 0 if the backward pass computes them again.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
+    if length > LONGEST_SAVED {
+        return 0;
+    }
     blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()
 }

@@ -123,16 +123,16 @@ impl Kernels for Cube {
         like(gelu::values(&rows(input), form), input)
     }
 
-    fn gelu_to_input(input: &Float, gradient: &Float, form: GeluForm) -> Float {
-        like(gelu::to_input(&rows(input), rows(gradient), form), input)
+    fn gelu_to_input(input: &Float, gradient: Float, form: GeluForm) -> Float {
+        like(gelu::to_input(&rows(input), rows(&gradient), form), input)
     }
 
     fn swiglu(gate: &Float, up: &Float) -> Float {
         like(swiglu::values(&rows(gate), &rows(up)), gate)
     }
 
-    fn swiglu_to_inputs(gate: &Float, up: &Float, gradient: &Float) -> [Float; 2] {
-        swiglu::to_inputs(&rows(gate), &rows(up), &rows(gradient)).map(|found| like(found, gate))
+    fn swiglu_to_inputs(gate: Float, up: Float, gradient: &Float) -> [Float; 2] {
+        swiglu::to_inputs(&rows(&gate), &rows(&up), &rows(gradient)).map(|found| like(found, &gate))
     }
 
     fn joined(parts: [&Float; 3], angles: [&Float; 2]) -> Float {
@@ -152,8 +152,8 @@ impl Kernels for Cube {
 
     /// Returns the gradient of the loss with respect to a normalisation's input. The last argument, the kind of
     /// normalisation, is ignored, because the moments contain means only for layer normalisation.
-    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
-        let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
+    fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: Float, _: Norm) -> Float {
+        let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(&gradient));
         like(to_input, input)
     }
 
@@ -200,13 +200,13 @@ impl Kernels for Cube {
     }
 
     fn cross_entropy_to_logits(
-        logits: &Float,
+        logits: Float,
         targets: &IntTensor<Cube>,
         likelihoods: &Float,
         gradient: &Float,
     ) -> Float {
         let targets = Tensor::from_primitive::<Cube>(targets.clone());
-        primitive(cross_entropy::to_logits(&of(logits), of(likelihoods), targets, of(gradient)))
+        primitive(cross_entropy::to_logits(&of(&logits), of(likelihoods), targets, of(gradient)))
     }
 
     /// Returns the sum of the squares of all elements of a GPU tensor: in f64, or in f32 on a GPU without f64. The

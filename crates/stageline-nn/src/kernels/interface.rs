@@ -36,7 +36,7 @@ pub trait Kernels: Products {
 
     /// Returns the gradient of the loss with respect to GELU's input. `gradient` is the gradient with respect to GELU's
     /// output.
-    fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
+    fn gelu_to_input(input: &FloatTensor<Self>, gradient: FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of the same shape.
     fn swiglu(gate: &FloatTensor<Self>, up: &FloatTensor<Self>) -> FloatTensor<Self>;
@@ -44,8 +44,8 @@ pub trait Kernels: Products {
     /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the
     /// gradient with respect to SwiGLU's output.
     fn swiglu_to_inputs(
-        gate: &FloatTensor<Self>,
-        up: &FloatTensor<Self>,
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
@@ -82,7 +82,7 @@ pub trait Kernels: Products {
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
         moments: &Self::Moments,
-        gradient: &FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
         norm: Norm,
     ) -> FloatTensor<Self>;
 
@@ -122,7 +122,7 @@ pub trait Kernels: Products {
     /// respect to the cross-entropy, which is summed over the rows. `kept` is the tensor that the forward pass returned
     /// for the backward pass.
     fn cross_entropy_to_logits(
-        logits: &FloatTensor<Self>,
+        logits: FloatTensor<Self>,
         targets: &IntTensor<Self>,
         kept: &FloatTensor<Self>,
         gradient: &FloatTensor<Self>,

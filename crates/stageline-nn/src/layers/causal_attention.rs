@@ -306,6 +306,24 @@ mod tests {
         }
     }
 
+    /// Tests that two documents in one sample, which is so long that the backward pass computes the attention weights
+    /// again, have the outputs and gradients of two samples whose weights are saved.
+    #[test]
+    fn documents_of_a_long_sample_do_not_see_each_other() {
+        const LENGTH: usize = 1100;
+        let (device, heads) = (Device::flex(), AttentionHeads { query: 2, key_value: 1, window: None });
+        let random = |columns| uniform([2, LENGTH, columns * SIZE], 0.0..1.0, &device);
+        let (input, upstream) = (random(heads.columns()), random(heads.query));
+        let alone = both(|input| causal_attention(input, heads), &input, &upstream);
+        let packed = |samples: Tensor<3>, columns: usize| samples.reshape([1, 2 * LENGTH, columns * SIZE]);
+        let starts = [Tensor::<1, Int>::zeros([LENGTH], &device), Tensor::full([LENGTH], LENGTH as i64, &device)];
+        let starts = Tensor::cat(starts.to_vec(), 0).unsqueeze::<2>();
+        let within = |input| causal_attention_within(input, heads, starts.clone());
+        let found = both(within, &packed(input, heads.columns()), &packed(upstream, heads.query));
+        let off = [0, 1].map(|index| apart(&alone[index], &found[index]));
+        assert!(off[0] < 1e-5 && off[1] < 1e-5, "{off:?}");
+    }
+
     #[test]
     fn later_positions_are_masked_and_nan_propagates() {
         let device = Device::flex();

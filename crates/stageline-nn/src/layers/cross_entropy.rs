@@ -75,7 +75,7 @@ mod one {
             let gradient = gradients.consume::<B>(&ops.node);
             let State { logits, targets, kept } = ops.state;
             if let [Some(parent)] = ops.parents {
-                let to_logits = B::cross_entropy_to_logits(&logits, &targets, &kept, &gradient);
+                let to_logits = B::cross_entropy_to_logits(logits, &targets, &kept, &gradient);
                 gradients.register::<B>(parent.id, to_logits);
             }
         }

@@ -68,7 +68,7 @@ mod one {
             let gradient = gradients.consume::<B>(&ops.node);
             if let [Some(parent)] = ops.parents {
                 let (input, form) = &ops.state;
-                gradients.register::<B>(parent.id, B::gelu_to_input(input, &gradient, *form));
+                gradients.register::<B>(parent.id, B::gelu_to_input(input, gradient, *form));
             }
         }
     }

@@ -65,10 +65,12 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
                 }
             }
         }
+        // The kernel may overwrite the gradient if nothing else uses it.
+        drop(to_parameters);
         // The input gradient comes last, because burn fuses the operations into fewer kernels if the sums over columns
         // follow the sums over rows.
         if let Some(node) = of_input {
-            gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient, kind));
+            gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, gradient, kind));
         }
     }
 }

@@ -45,7 +45,7 @@ mod one {
 
         fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
-            let [gate, up] = &ops.state;
+            let [gate, up] = ops.state;
             for (parent, found) in ops.parents.into_iter().zip(B::swiglu_to_inputs(gate, up, &gradient)) {
                 if let Some(parent) = parent {
                     gradients.register::<B>(parent.id, found);

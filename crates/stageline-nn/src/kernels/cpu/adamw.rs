@@ -2,11 +2,10 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
-use rayon::iter::Either;
 use rayon::prelude::*;
 
-use super::copied::{Copied, PART};
-use super::numbers::{is_own, numbers, of_numbers};
+use super::numbers::{numbers, of_numbers};
+use super::overwritten::{Overwritten, PART};
 use super::wide::wide;
 
 /// Coefficients of an AdamW step, which are the same for all elements of a parameter.
@@ -27,14 +26,6 @@ pub struct Factors {
     pub rate: f32,
 }
 
-/// Where an AdamW step writes the new values of the parameter or a moment: over the old tensor, or into a copy.
-enum Target {
-    /// Overwrites the tensor in place, because nothing else uses its memory.
-    Own(FloatTensor<Flex>),
-    /// Writes the new values into a copy of the tensor, because the tensor is used elsewhere or is a view.
-    Copied(Copied),
-}
-
 /// Performs one AdamW step, and returns the new parameter, first moment and second moment. All tensors are f32 tensors
 /// of the same shape. `moments` is `None` in the first step.
 ///
@@ -53,39 +44,14 @@ pub fn update(
     let fits = is_of_its_shape(&parameter) && moments.iter().flatten().all(is_of_its_shape);
     assert!(fits, "the tensors of a step must have one shape");
     // The moments begin as -0, because adding -0 never changes a value; adding 0 would change -0 to 0.
-    let zeros = || Target::Own(of_numbers(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
-    let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
-    let mut targets = [Target::new(parameter), first, second];
+    let zeros = || of_numbers(vec![-0.0; gradient.shape().num_elements()], gradient.shape());
+    let [first, second] = moments.unwrap_or_else(|| [zeros(), zeros()]);
+    let mut outputs = [parameter, first, second].map(Overwritten::of);
     let gradient = gradient.to_contiguous();
-    let [parameters, first, second] = targets.each_mut().map(Target::parts);
+    let [parameters, first, second] = outputs.each_mut().map(|output| output.parts(PART));
     let parts = parameters.zip(numbers(&gradient).par_chunks(PART)).zip(first.zip(second));
     parts.for_each(|((parameters, gradients), (first, second))| step(parameters, gradients, first, second, factors));
-    targets.map(Target::tensor)
-}
-
-impl Target {
-    /// Chooses where to write a tensor's updated values: in place if nothing else uses the tensor's memory, and
-    /// otherwise in a copy.
-    fn new(before: FloatTensor<Flex>) -> Self {
-        if is_own(&before) { Self::Own(before) } else { Self::Copied(Copied::of(&before.to_contiguous())) }
-    }
-
-    /// Returns the memory that the step overwrites, the tensor itself or its copy, in mutable chunks of [`PART`]
-    /// elements; the last chunk may be smaller.
-    fn parts(&mut self) -> impl IndexedParallelIterator<Item = &mut [f32]> {
-        match self {
-            Self::Own(tensor) => Either::Left(tensor.storage_mut::<f32>().par_chunks_mut(PART)),
-            Self::Copied(copy) => Either::Right(copy.parts(PART)),
-        }
-    }
-
-    /// Returns the new parameter or moment, once the step has updated all elements.
-    fn tensor(self) -> FloatTensor<Flex> {
-        match self {
-            Self::Own(tensor) => tensor,
-            Self::Copied(copy) => copy.tensor(),
-        }
-    }
+    outputs.map(Overwritten::tensor)
 }
 
 wide! {

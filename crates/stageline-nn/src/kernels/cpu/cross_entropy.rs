@@ -5,8 +5,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use rayon::prelude::*;
 
-use super::copied::Copied;
 use super::numbers::{integers, numbers, of_numbers, of_pairs, pairs};
+use super::overwritten::Overwritten;
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
 
@@ -27,18 +27,18 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     [of_numbers(vec![total as f32], [1]), of_pairs(scales)]
 }
 
-/// Returns the gradient of the loss with respect to the logits of a cross-entropy, which must be contiguous. `gradient`
-/// is the gradient with respect to the cross-entropy, which is summed over the rows. `scales` contains the two values
-/// per row that [`summed`] returned.
+/// Returns the gradient of the loss with respect to the logits of a cross-entropy. `gradient` is the gradient with
+/// respect to the cross-entropy, which is summed over the rows. `scales` contains the two values per row that
+/// [`summed`] returned.
 pub fn gradient_of_logits(
-    logits: &FloatTensor<Flex>,
+    logits: FloatTensor<Flex>,
     targets: &IntTensor<Flex>,
     scales: &FloatTensor<Flex>,
     gradient: &FloatTensor<Flex>,
 ) -> FloatTensor<Flex> {
     let (shape, upstream) = (logits.shape(), numbers(gradient)[0]);
     let (classes, targets) = (shape[1].max(1), classes_of(targets, shape[1]));
-    let mut output = Copied::of(logits);
+    let mut output = Overwritten::of(logits);
     let scales = pairs(scales).par_chunks(ROWS);
     let parts = output.parts(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
     parts.for_each(|((rows, scales), targets)| to_logits(rows, scales, targets, classes, upstream));

@@ -7,23 +7,23 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use rayon::prelude::*;
 
-use super::copied::{Copied, PART};
 use super::numbers::numbers;
+use super::overwritten::{Overwritten, PART};
 use super::wide::{exp, sigmoid, wide};
 use crate::kernels::variants::GeluForm;
 
 /// Returns the activation function GELU of every element of a contiguous CPU tensor. `form` selects the exact function
 /// or its tanh approximation.
 pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
-    let mut output = Copied::of(input);
+    let mut output = Overwritten::of(input.clone());
     output.parts(PART).for_each(|numbers| to_values(numbers, form));
     output.tensor()
 }
 
 /// Returns the gradient of the loss with respect to GELU's input: the derivative of GELU at every input element times
-/// `gradient`, the gradient with respect to the output. Both tensors must be contiguous.
-pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
-    let mut output = Copied::of(gradient);
+/// `gradient`, the gradient with respect to the output. The input must be contiguous.
+pub fn to_input(input: &FloatTensor<Flex>, gradient: FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
+    let mut output = Overwritten::of(gradient);
     let parts = output.parts(PART).zip(numbers(input).par_chunks(PART));
     parts.for_each(|(gradients, numbers)| to_gradients(gradients, numbers, form));
     output.tensor()

@@ -5,8 +5,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use rayon::prelude::*;
 
-use super::copied::Copied;
 use super::numbers::{numbers, of_numbers, of_pairs, pairs};
+use super::overwritten::Overwritten;
 use super::wide::{sum, wide};
 use crate::kernels::variants::{Norm, Normalisation};
 
@@ -24,7 +24,7 @@ pub fn normalised(
     norm: Normalisation,
 ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
     let width = gamma.shape()[0].max(1);
-    let mut output = Copied::of(input);
+    let mut output = Overwritten::of(input.clone());
     let mut moments = vec![[0.0; 2]; numbers(input).len() / width];
     let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
     let parts = output.parts(ROWS * width).zip(moments.par_chunks_mut(ROWS));
@@ -39,11 +39,11 @@ pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,
-    gradient: &FloatTensor<Flex>,
+    gradient: FloatTensor<Flex>,
     norm: Norm,
 ) -> FloatTensor<Flex> {
     let width = gamma.shape()[0].max(1);
-    let mut output = Copied::of(gradient);
+    let mut output = Overwritten::of(gradient);
     let parts = output.parts(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
     parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
         to_input(output, values, numbers(gamma), norm, moments);

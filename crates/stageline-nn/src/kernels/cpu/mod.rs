@@ -8,7 +8,7 @@
 //! - `squares`: the sum of the squares of a tensor's elements.
 //! - `products`: the matrix products of a linear layer, and the gradient of an embedding's table.
 //! - `adamw`: a fused AdamW step.
-//! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
+//! - `overwritten`: outputs that begin with the values of a tensor, in place or in a copy (`Overwritten`).
 //! - `matrix`: views of f32 slices as matrices (`Matrix`, `MatrixMut`), and their products.
 //! - `memory`: memory that stays allocated between training steps.
 //! - `numbers`: conversions from CPU tensors to slices, and back.
@@ -16,13 +16,13 @@
 
 pub mod adamw;
 pub mod causal_attention;
-mod copied;
 mod cross_entropy;
 mod gelu;
 mod layer_norm;
 mod matrix;
 pub mod memory;
 pub mod numbers;
+mod overwritten;
 pub mod products;
 mod rotary;
 mod squares;
@@ -40,13 +40,23 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
+/// The values that the backward pass of causal attention needs.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// Attention's input, contiguous.
+    input: FloatTensor<Flex>,
+    /// Position where each query's document begins, `[batch, length]`, counted from 0 in the sample; `None` for samples
+    /// of one document.
+    starts: Option<IntTensor<Flex>>,
+    /// The attention weights of each query head of each sample, as [`causal_attention::attended`] returned them.
+    pub(super) weights: Arc<Vec<Vec<f32>>>,
+}
+
 impl Kernels for Flex {
     /// Two values per input row for the backward pass of a normalisation, `[rows, 2]`. The first is the row's mean (0
     /// for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
-    /// The values that the backward pass of causal attention needs: attention's input, and for each query head of each
-    /// sample a vector of attention weights: the concatenated matrices `[queries, keys]` of its blocks of queries.
-    type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
+    type Attended = Attended;
 
     fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {
         (dtype != DType::F32).then_some(Reason::Type(dtype))
@@ -60,8 +70,8 @@ impl Kernels for Flex {
         gelu::values(&input.to_contiguous(), form)
     }
 
-    fn gelu_to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
-        gelu::to_input(&input.to_contiguous(), &gradient.to_contiguous(), form)
+    fn gelu_to_input(input: &FloatTensor<Flex>, gradient: FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
+        gelu::to_input(&input.to_contiguous(), gradient, form)
     }
 
     fn swiglu(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<Flex> {
@@ -69,11 +79,11 @@ impl Kernels for Flex {
     }
 
     fn swiglu_to_inputs(
-        gate: &FloatTensor<Flex>,
-        up: &FloatTensor<Flex>,
+        gate: FloatTensor<Flex>,
+        up: FloatTensor<Flex>,
         gradient: &FloatTensor<Flex>,
     ) -> [FloatTensor<Flex>; 2] {
-        swiglu::to_inputs(&gate.to_contiguous(), &up.to_contiguous(), &gradient.to_contiguous())
+        swiglu::to_inputs(gate, up, &gradient.to_contiguous())
     }
 
     fn joined(parts: [&FloatTensor<Flex>; 3], angles: [&FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
@@ -101,11 +111,10 @@ impl Kernels for Flex {
         input: &FloatTensor<Flex>,
         gamma: &FloatTensor<Flex>,
         moments: &FloatTensor<Flex>,
-        gradient: &FloatTensor<Flex>,
+        gradient: FloatTensor<Flex>,
         norm: Norm,
     ) -> FloatTensor<Flex> {
-        let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
-        layer_norm::gradient_of_input(&input, &gamma.to_contiguous(), moments, &gradient, norm)
+        layer_norm::gradient_of_input(&input.to_contiguous(), &gamma.to_contiguous(), moments, gradient, norm)
     }
 
     fn normalised_to_parameters(
@@ -123,15 +132,15 @@ impl Kernels for Flex {
     ) -> (FloatTensor<Flex>, Self::Attended) {
         let input = input.to_contiguous();
         let (output, weights) = causal_attention::attended(&input, heads, starts);
-        (output, (input, Arc::new(weights)))
+        (output, Attended { input, starts: starts.cloned(), weights: Arc::new(weights) })
     }
 
     fn causal_attention_to_input(
-        (input, weights): &Self::Attended,
+        Attended { input, starts, weights }: &Attended,
         heads: AttentionHeads,
         gradient: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
-        causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
+        causal_attention::to_input(input, heads, starts.as_ref(), weights, &gradient.to_contiguous())
     }
 
     /// Returns the cross-entropy of logits, summed over the rows. Also returns two values per row, `[rows, 2]`: the
@@ -141,13 +150,12 @@ impl Kernels for Flex {
     }
 
     fn cross_entropy_to_logits(
-        logits: &FloatTensor<Flex>,
+        logits: FloatTensor<Flex>,
         targets: &IntTensor<Flex>,
         scales: &FloatTensor<Flex>,
         gradient: &FloatTensor<Flex>,
     ) -> FloatTensor<Flex> {
-        let (logits, gradient) = (logits.to_contiguous(), gradient.to_contiguous());
-        cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
+        cross_entropy::gradient_of_logits(logits, targets, scales, &gradient.to_contiguous())
     }
 
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {

@@ -4,28 +4,28 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 use rayon::prelude::*;
 
-use super::copied::{Copied, PART};
 use super::numbers::numbers;
+use super::overwritten::{Overwritten, PART};
 use super::wide::{sigmoid, wide};
 
 /// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element of two contiguous CPU tensors.
 pub fn values(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-    let mut output = Copied::of(gate);
+    let mut output = Overwritten::of(gate.clone());
     output.parts(PART).zip(numbers(up).par_chunks(PART)).for_each(|(gate, up)| gated(gate, up));
     output.tensor()
 }
 
 /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the gradient
-/// with respect to SwiGLU's output. All tensors must be contiguous.
+/// with respect to SwiGLU's output, and must be contiguous.
 pub fn to_inputs(
-    gate: &FloatTensor<Flex>,
-    up: &FloatTensor<Flex>,
+    gate: FloatTensor<Flex>,
+    up: FloatTensor<Flex>,
     gradient: &FloatTensor<Flex>,
 ) -> [FloatTensor<Flex>; 2] {
-    let [mut to_gate, mut to_up] = [gate, up].map(Copied::of);
+    let [mut to_gate, mut to_up] = [gate, up].map(Overwritten::of);
     let outputs = to_gate.parts(PART).zip(to_up.parts(PART));
     outputs.zip(numbers(gradient).par_chunks(PART)).for_each(|((gate, up), gradient)| to_both(gate, up, gradient));
-    [to_gate, to_up].map(Copied::tensor)
+    [to_gate, to_up].map(Overwritten::tensor)
 }
 
 wide! {

@@ -72,7 +72,7 @@ fn versions_left_out() -> usize {
 
 /// Number of partial sums that are accumulated in parallel when a row is summed: one for each f32 lane of an AVX-512
 /// register.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Returns the sum of `term(index, element)` over all elements of a row. The order of the additions does not depend on
 /// the processor.
@@ -89,7 +89,16 @@ pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     for at in whole..row.len() {
         lanes[at - whole] += term(at, row[at]);
     }
-    lanes.iter().sum()
+    folded(lanes, |one, other| one + other)
+}
+
+/// Combines the values of all lanes in pairs: those of the two halves, then those of the halves of the result, and so
+/// on. This takes 4 dependent operations instead of 15.
+#[inline(always)]
+fn folded(lanes: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let eight: [f32; 8] = std::array::from_fn(|lane| combine(lanes[lane], lanes[lane + 8]));
+    let four: [f32; 4] = std::array::from_fn(|lane| combine(eight[lane], eight[lane + 4]));
+    combine(combine(four[0], four[2]), combine(four[1], four[3]))
 }
 
 /// Returns the largest element of a row, ignoring NaNs. Returns negative infinity if the row has no other elements.
@@ -106,11 +115,7 @@ pub(super) fn largest(row: &[f32]) -> f32 {
     for lane in 0..rest.len() {
         lanes[lane] = larger(lanes[lane], rest[lane]);
     }
-    let mut most = lanes[0];
-    for lane in lanes {
-        most = larger(most, lane);
-    }
-    most
+    folded(lanes, larger)
 }
 
 /// Returns the exponential of an x of at most 0, such as a score minus its row's largest score. An x below -87 is

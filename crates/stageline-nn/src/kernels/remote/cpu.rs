@@ -29,23 +29,27 @@ impl Served for Flex {
     }
 
     /// Converts the results of causal attention's forward pass to the tensors that the server returns to a client:
-    /// attention's output, and one vector with the attention weights of all query heads of all samples.
-    fn sent_attention(output: Float, (_, weights): <Self as Kernels>::Attended) -> Vec<Float> {
-        let weights = weights.concat();
+    /// attention's output and, if the backward pass does not compute them again, one vector with the attention weights
+    /// of all query heads of all samples.
+    fn sent_attention(output: Float, attended: <Self as Kernels>::Attended) -> Vec<Float> {
+        let weights = attended.weights.concat();
         let size = weights.len();
-        vec![output, Float::from_data(TensorData::new(weights, [size]))]
+        let weights = (size > 0).then(|| Float::from_data(TensorData::new(weights, [size])));
+        [output].into_iter().chain(weights).collect()
     }
 
     fn received_attention(
         kept: Vec<Float>,
-        _: Option<IntTensor<Self>>,
+        starts: Option<IntTensor<Self>>,
         heads: AttentionHeads,
         gradient: Float,
     ) -> Float {
-        let [input, weights] = <[Float; 2]>::try_from(kept).expect("a client holds the input and the weights");
+        let [input, weights @ ..] = &kept[..] else { unreachable!("a client holds the input") };
         let input = input.to_contiguous();
-        let weights_per_head = weights_of_a_head(input.shape()[1], heads);
-        let weights: Vec<_> = numbers(&weights).chunks_exact(weights_per_head.max(1)).collect();
-        causal_attention::to_input(&input, heads, &weights, &gradient.to_contiguous())
+        let (shape, weights) = (input.shape(), weights.first().map_or(&[][..], numbers));
+        let of_a_head = weights_of_a_head(shape[1], heads);
+        let heads_of_batch = 0..shape[0] * heads.query;
+        let weights: Vec<_> = heads_of_batch.map(|head| &weights[head * of_a_head..][..of_a_head]).collect();
+        causal_attention::to_input(&input, heads, starts.as_ref(), &weights, &gradient.to_contiguous())
     }
 }

@@ -84,10 +84,11 @@ fn rows(shape: &Shape) -> usize {
 }
 
 /// Returns the shape and dtype of the attention weights that a remote server's CPU saves for the backward pass: one f32
-/// vector for all query heads of all samples. `shape` is the shape of attention's input.
-fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
-    let (samples, length) = (shape[0], shape[1]);
-    (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
+/// vector for all query heads of all samples; `None` if the backward pass computes them again. `shape` is the shape of
+/// attention's input.
+fn weights(shape: &Shape, heads: AttentionHeads) -> Option<(Shape, DType)> {
+    let (samples, of_a_head) = (shape[0], weights_of_a_head(shape[1], heads));
+    (of_a_head > 0).then(|| (Shape::new([samples * heads.query * of_a_head]), DType::F32))
 }
 
 /// Returns the shape and dtype of causal attention's packed input, derived from `gradient`, the gradient with respect
@@ -165,7 +166,8 @@ impl Products for Remote {
 pub struct Attended {
     /// Handles to the float tensors on the server that causal attention's backward pass needs:
     ///
-    /// - from a CPU, attention's input, and one vector with the attention weights of all query heads of all samples
+    /// - from a CPU, attention's input and, unless the backward pass computes them again, one vector with the attention
+    ///   weights of all query heads of all samples
     /// - from a GPU with FlashAttention, attention's input, its output and the log-sum-exp of each query's scores
     /// - from a GPU with heads too large for FlashAttention, attention's output and the tensors that `stored` describes
     kept: Vec<Float>,
@@ -214,8 +216,8 @@ impl Kernels for Remote {
         output
     }
 
-    fn gelu_to_input(input: &Float, gradient: &Float, form: GeluForm) -> Float {
-        let (inputs, scalars) = (vec![ir(input), ir(gradient)], vec![ScalarIr::UInt(form as u64)]);
+    fn gelu_to_input(input: &Float, gradient: Float, form: GeluForm) -> Float {
+        let (inputs, scalars) = (vec![ir(input), gradient.into_ir()], vec![ScalarIr::UInt(form as u64)]);
         let [output] = ask(&input.device(), name::GELU_TO_INPUT, inputs, scalars, [like(input)]);
         output
     }
@@ -225,9 +227,10 @@ impl Kernels for Remote {
         output
     }
 
-    fn swiglu_to_inputs(gate: &Float, up: &Float, gradient: &Float) -> [Float; 2] {
-        let inputs = [gate, up, gradient].map(ir).to_vec();
-        ask(&gate.device(), name::SWIGLU_TO_INPUTS, inputs, Vec::new(), [like(gate), like(gate)])
+    fn swiglu_to_inputs(gate: Float, up: Float, gradient: &Float) -> [Float; 2] {
+        let (device, output) = (gate.device(), like(&gate));
+        let inputs = vec![gate.into_ir(), up.into_ir(), ir(gradient)];
+        ask(&device, name::SWIGLU_TO_INPUTS, inputs, Vec::new(), [output.clone(), output])
     }
 
     fn joined(parts: [&Float; 3], angles: [&Float; 2]) -> Float {
@@ -253,8 +256,8 @@ impl Kernels for Remote {
         ask(&input.device(), name::LAYER_NORM, inputs, scalars, [like(input), pairs(input)]).into()
     }
 
-    fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: &Float, norm: Norm) -> Float {
-        let inputs = [input, gamma, moments, gradient].map(ir).to_vec();
+    fn normalised_to_input(input: &Float, gamma: &Float, moments: &Float, gradient: Float, norm: Norm) -> Float {
+        let inputs = vec![ir(input), ir(gamma), ir(moments), gradient.into_ir()];
         let scalars = vec![ScalarIr::UInt(norm as u64)];
         let [output] = ask(&input.device(), name::LAYER_NORM_TO_INPUT, inputs, scalars, [like(input)]);
         output
@@ -288,8 +291,11 @@ impl Kernels for Remote {
             }
             // `None` does not occur here, because attention is only requested from a device with known kernels.
             Some(ServedKernels::Cpu) | None => {
-                let outputs = [output, weights(&shape, heads)];
-                let [output, weights] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
+                let Some(weights) = weights(&shape, heads) else {
+                    let [output] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), [output]);
+                    return (output, Attended { kept: vec![input.clone()], starts: starts.cloned() });
+                };
+                let [output, weights] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), [output, weights]);
                 (output, Attended { kept: vec![input.clone(), weights], starts: None })
             }
         }
@@ -315,9 +321,10 @@ impl Kernels for Remote {
         ask(&logits.device(), name::CROSS_ENTROPY, inputs, Vec::new(), [sum, kept])
     }
 
-    fn cross_entropy_to_logits(logits: &Float, targets: &IntTensor<Remote>, scales: &Float, gradient: &Float) -> Float {
-        let inputs = vec![ir(logits), targets.clone().into_ir(), ir(scales), ir(gradient)];
-        let [output] = ask(&logits.device(), name::CROSS_ENTROPY_TO_LOGITS, inputs, Vec::new(), [like(logits)]);
+    fn cross_entropy_to_logits(logits: Float, targets: &IntTensor<Remote>, scales: &Float, gradient: &Float) -> Float {
+        let (device, output) = (logits.device(), like(&logits));
+        let inputs = vec![logits.into_ir(), targets.clone().into_ir(), ir(scales), ir(gradient)];
+        let [output] = ask(&device, name::CROSS_ENTROPY_TO_LOGITS, inputs, Vec::new(), [output]);
         output
     }
 

@@ -113,9 +113,9 @@ pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegis
 fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 6] {
     [
         (name::GELU, |call| vec![B::gelu_of(&call.float(0), call.form())]),
-        (name::GELU_TO_INPUT, |call| vec![B::gelu_to_input(&call.float(0), &call.float(1), call.form())]),
+        (name::GELU_TO_INPUT, |call| vec![B::gelu_to_input(&call.float(0), call.float(1), call.form())]),
         (name::SWIGLU, |call| vec![B::swiglu(&call.float(0), &call.float(1))]),
-        (name::SWIGLU_TO_INPUTS, |call| B::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into()),
+        (name::SWIGLU_TO_INPUTS, |call| B::swiglu_to_inputs(call.float(0), call.float(1), &call.float(2)).into()),
         (name::JOINED, |call| {
             let [query, key, value, cosines, sines] = [0, 1, 2, 3, 4].map(|index| call.float(index));
             vec![B::joined([&query, &key, &value], [&cosines, &sines])]
@@ -139,7 +139,7 @@ fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
         (name::LAYER_NORM_TO_INPUT, |call| {
             let (norm, moments) = (call.norm(), call.float(2));
             let moments = B::received_moments(moments, norm);
-            vec![B::normalised_to_input(&call.float(0), &call.float(1), &moments, &call.float(3), norm)]
+            vec![B::normalised_to_input(&call.float(0), &call.float(1), &moments, call.float(3), norm)]
         }),
         (name::LAYER_NORM_TO_PARAMETERS, |call| {
             // An RMS normalisation sends means of 0, so layer normalisation gives the same parameter gradients for
@@ -167,7 +167,7 @@ fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
         (name::CROSS_ENTROPY, |call| B::cross_entropy(&call.float(0), &call.int(1)).into()),
         (name::CROSS_ENTROPY_TO_LOGITS, |call| {
             let targets = call.int(1);
-            vec![B::cross_entropy_to_logits(&call.float(0), &targets, &call.float(2), &call.float(3))]
+            vec![B::cross_entropy_to_logits(call.float(0), &targets, &call.float(2), &call.float(3))]
         }),
     ]
 }

@@ -36,7 +36,7 @@ const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. It is raised whenever one of
 /// them takes different inputs or returns different bits, because client and server must agree on both.
-const OPERATIONS: u16 = 6;
+const OPERATIONS: u16 = 7;
 
 impl Version {
     /// The version of this program. A server sends its version to a client, and the client compares it with its own.

@@ -44,9 +44,7 @@ pub fn allocate_buffers() {
 impl Matrix<'_> {
     /// Returns `self @ right` as a row-major matrix. Its bits do not depend on the number of threads.
     pub fn times(self, right: Matrix) -> Vec<f32> {
-        let mut product = Vec::new();
-        self.append_times(right, None, &mut product, self.cores(right));
-        product
+        self.product(right, None, self.cores(right))
     }
 
     /// Returns `self @ right + bias` as a row-major matrix; `bias` is added to every row. The result has the same bits
@@ -55,9 +53,7 @@ impl Matrix<'_> {
     /// # Panics
     /// Panics if the bias does not have a value for each column of `right`.
     pub fn times_plus(self, right: Matrix, bias: &[f32]) -> Vec<f32> {
-        let mut sum = Vec::new();
-        self.append_times(right, Some(bias), &mut sum, self.cores(right));
-        sum
+        self.product(right, Some(bias), self.cores(right))
     }
 
     /// Computes `sum += self @ right` in place, for a row-major matrix `sum`, and returns true. The result has the same
@@ -80,33 +76,17 @@ impl Matrix<'_> {
         if work < FOR_ONE_CORE { Cores::This } else { Cores::OfPool }
     }
 
-    /// Computes `self @ right` on the calling thread, and appends it to `output` as a row-major matrix.
-    pub fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
-        self.append_times(right, None, output, Cores::This);
-    }
-
-    /// Computes `self @ right + bias`, and appends it to `output` as a row-major matrix; `bias` is added to every row.
-    /// `cores` selects one thread or all threads of the current rayon pool.
-    fn append_times(self, right: Matrix, bias: Option<&[f32]>, output: &mut Vec<f32>, cores: Cores) {
+    /// Returns `self @ right + bias` as a row-major matrix; `bias` is added to every row. `cores` selects one thread or
+    /// all threads of the current rayon pool.
+    fn product(self, right: Matrix, bias: Option<&[f32]>, cores: Cores) -> Vec<f32> {
         let (rows, columns) = (self.rows, right.columns);
-        output.reserve(rows * columns);
+        let mut output = Vec::with_capacity(rows * columns);
         let first = output.spare_capacity_mut().as_mut_ptr().cast();
         let product = MatrixMut { first, rows, columns, stride: columns, of: PhantomData };
         multiply(product, self, right, Addends { output: false, bias }, cores);
-        // SAFETY: `reserve` made room for `rows * columns` numbers, and `multiply` has written all of them.
-        unsafe { output.set_len(output.len() + rows * columns) };
-    }
-}
-
-impl MatrixMut<'_> {
-    /// Overwrites this matrix: `self = left @ right`, computed on the calling thread.
-    pub fn set_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, Addends::default(), Cores::This);
-    }
-
-    /// Accumulates into this matrix: `self += left @ right`, computed on the calling thread.
-    pub fn add_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, Addends { output: true, bias: None }, Cores::This);
+        // SAFETY: the vector has room for `rows * columns` numbers, and `multiply` has written all of them.
+        unsafe { output.set_len(rows * columns) };
+        output
     }
 }
 
@@ -137,7 +117,7 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
 /// # Safety
 /// The shapes must match: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
 /// columns of `right`.
-unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
+pub(super) unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
     // SAFETY: a `Matrix` lies in its slice, so all elements of `left` and `right` are valid. The elements of `output`
@@ -183,39 +163,6 @@ mod tests {
             matrix.values[row * matrix.row_stride + column * matrix.column_stride]
         };
         (0..left.columns).map(|k| at(left, row, k) * at(right, k, column)).sum()
-    }
-
-    #[test]
-    fn products_of_parts_match_the_definition() {
-        // The numbers are small integers, so that all products are exact.
-        let numbers = |count: usize| (0..count).map(|index| (index * 7 % 11) as f32 - 5.0).collect::<Vec<_>>();
-        let (left, right) = (numbers(6 * 9), numbers(8 * 4));
-        let (left, right) = (Matrix::new(&left[2..], [6, 4], 9), Matrix::new(&right, [8, 4], 4));
-        let (left, right) = (left.rows(1..4), right.rows(3..8).transposed());
-        let mut output = numbers(5 * 10);
-        let before = output.clone();
-        {
-            let mut pieces: Vec<_> = MatrixMut::side_by_side(&mut output, 10, 5).collect();
-            pieces[1].rows(2..5).add_product(left, right);
-            pieces[0].rows(0..3).set_product(left, right);
-        }
-        for (row, column) in (0..5).flat_map(|row| (0..10).map(move |column| (row, column))) {
-            let product = |row: usize, column: usize| element_of_product(left, right, row, column);
-            let was = before[row * 10 + column];
-            let expected = match (row, column) {
-                (0..3, 0..5) => product(row, column),
-                (2..5, 5..10) => was + product(row - 2, column - 5),
-                _ => was,
-            };
-            assert_eq!(output[row * 10 + column], expected, "{row}, {column}");
-            let appended = (2..5).contains(&row) && (5..10).contains(&column);
-            if appended {
-                assert_eq!(left.times(right)[(row - 2) * 5 + column - 5], product(row - 2, column - 5));
-            }
-        }
-        let mut behind = vec![7.0];
-        left.append_product(right, &mut behind);
-        assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
     }
 
     /// The sizes of products that are computed in tiles: the number of rows of the left matrix, its number of columns,
@@ -265,7 +212,8 @@ mod tests {
                 assert!(left.times(right) == product, "{:?} x {columns}", left.shape());
                 let before: Vec<_> = (0..rows * columns).map(|index| (index % 13) as f32).collect();
                 let mut output = before.clone();
-                MatrixMut::whole(&mut output, [rows, columns]).add_product(left, right);
+                let sums = MatrixMut::whole(&mut output, [rows, columns]);
+                multiply(sums, left, right, Addends { output: true, bias: None }, Cores::This);
                 let sum = before.iter().zip(&product).map(|(before, product)| before + product);
                 assert!(output.iter().copied().eq(sum), "{:?} x {columns} added", left.shape());
             },
@@ -294,11 +242,7 @@ mod tests {
         for_products_in_tiles(
             |index| (index as f32).sin(),
             |left, right| {
-                let product = || {
-                    let mut sum = Vec::new();
-                    left.append_times(right, None, &mut sum, Cores::OfPool);
-                    bits(sum)
-                };
+                let product = || bits(left.product(right, None, Cores::OfPool));
                 let expected = one.install(product);
                 for pool in &several {
                     assert!(pool.install(product) == expected, "{:?} on {}", left.shape(), pool.current_num_threads());
@@ -363,6 +307,6 @@ mod tests {
     fn shapes_that_do_not_fit_are_rejected() {
         let numbers = [1.0; 6];
         let matrix = Matrix::new(&numbers, [2, 3], 3);
-        MatrixMut::whole(&mut [0.0; 4], [2, 2]).set_product(matrix, matrix);
+        matrix.times(matrix);
     }
 }

@@ -42,6 +42,11 @@ impl<'a> Matrix<'a> {
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
         Self { values, rows: range.len(), ..self }
     }
+
+    /// Returns a view of this matrix's columns `range` (zero-based indices).
+    pub fn columns(self, range: Range<usize>) -> Self {
+        self.transposed().rows(range).transposed()
+    }
 }
 
 /// A writable view of an f32 slice as a matrix, which may be a part of a larger matrix.
@@ -102,5 +107,10 @@ impl<'a> MatrixMut<'a> {
     pub fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
+    }
+    /// Returns a writable view of this matrix's columns `range` (zero-based indices).
+    pub fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
+        Self { first: self.first.wrapping_add(range.start), columns: range.len(), ..self }
     }
 }

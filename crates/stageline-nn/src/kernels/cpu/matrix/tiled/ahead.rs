@@ -68,9 +68,15 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Prepares to prefetch the matrix `first`, and after it the part `second` of another matrix.
-    pub fn of(first: Runs, second: Part) -> Self {
-        Self { now: first.part(0, 1), later: second }
+    /// Prepares to prefetch a part of one matrix, and after it a part of another.
+    pub fn of(first: Part, second: Part) -> Self {
+        Self { now: first, later: second }
+    }
+
+    /// Prefetches nothing.
+    pub fn nothing() -> Self {
+        const NOTHING: Part = Part { next: std::ptr::null(), left: 0, left_in_row: 0, of_a_row: 0, to_next_row: 0 };
+        Self { now: NOTHING, later: NOTHING }
     }
 
     /// Prefetches the next run of cache lines. Returns false if none is left.

@@ -25,10 +25,12 @@ pub type Kernel = unsafe fn(Operands, &mut Ahead);
 pub struct Operands<'a> {
     /// Inner dimension of the product: the number of columns of the left matrix, and of rows of the panel.
     pub depth: usize,
-    /// Address of the tile's first row in the left matrix, whose rows are contiguous.
+    /// Address of the tile's first row in the left matrix.
     pub left: *const f32,
     /// Row stride of the left matrix, in f32 elements.
-    pub left_stride: usize,
+    pub left_row_stride: usize,
+    /// Column stride of the left matrix, in f32 elements.
+    pub left_column_stride: usize,
     /// Address of the packed panel: a row-major copy of some columns of the right matrix, with rows as long as the
     /// largest tile's.
     pub panel: *const f32,
@@ -99,16 +101,16 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
 ) {
     // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe {
-        let (mut left, panel) = (of.left.add(k), of.panel.add(k * V::IN_A_ROW * V::LANES));
+        let (mut left, panel) = (of.left.add(k * of.left_column_stride), of.panel.add(k * V::IN_A_ROW * V::LANES));
         let mut of_panel = [V::all(0.0); VECTORS];
         for (vector, of_panel) in of_panel.iter_mut().enumerate() {
             *of_panel = V::load(panel.add(vector * V::LANES));
         }
         for (row, sums) in sums.iter_mut().enumerate() {
             // Two registers suffice to address three rows, because an instruction can add the stride once or twice.
-            let number = V::all(*left.add(row % 3 * of.left_stride));
+            let number = V::all(*left.add(row % 3 * of.left_row_stride));
             if row % 3 == 2 {
-                left = left.wrapping_add(3 * of.left_stride);
+                left = left.wrapping_add(3 * of.left_row_stride);
             }
             for (sum, of_panel) in sums.iter_mut().zip(of_panel) {
                 *sum = sum.plus_product(number, of_panel);

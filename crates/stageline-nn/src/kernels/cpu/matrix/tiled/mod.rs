@@ -29,7 +29,7 @@ use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
 use ahead::{Ahead, Runs};
 use left::by_rows;
-use panels::Panels;
+pub use panels::Panels;
 use parts::parts;
 pub use tile::Tile;
 
@@ -84,13 +84,24 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
             for columns in parts(right.columns, columns_at_once) {
                 let next = right.columns(columns.end..right.columns.min(columns.end + columns_at_once));
                 let panels = Panels::of(right.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
-                let mut output = output.rows(rows.clone());
-                let output = output.columns(columns.clone());
+                let output = output.rows(rows.clone()).columns(columns.clone());
                 multiply_panels(tile, output, left, panels, addends.of_columns(columns), next, cores);
             }
         }
     }
     BUFFERS.set(buffers);
+}
+
+/// Computes `output = left @ right + addends` on the calling thread, where `panels` are the packed panels of the right
+/// matrix. `left` may be a transposed view: it is not copied, because it is expected to be small.
+pub fn multiply_packed(tile: &Tile, mut output: MatrixMut, left: Matrix, panels: Panels, addends: Addends) {
+    for summed in parts(left.columns, DEPTH) {
+        let addends = Addends { output: addends.output || summed.start > 0, ..addends };
+        let (left, panels) = (left.columns(summed.clone()), panels.rows(summed));
+        for (output, rows) in output.rows(0..left.rows).strips(Tile::ROWS).zip(parts(left.rows, Tile::ROWS)) {
+            tile.multiply(output, left.rows(rows), panels, addends, Ahead::nothing());
+        }
+    }
 }
 
 /// Computes `output = left @ right + addends`, where `panels` are the packed panels of the right matrix. Meanwhile
@@ -108,7 +119,7 @@ fn multiply_panels(
     let strips = output.strips(Tile::ROWS).zip(parts(left.rows, Tile::ROWS)).enumerate();
     cores.each(strips, |(strip, (output, rows))| {
         let next_strip = Runs::of(left.rows(rows.end..left.rows.min(rows.end + Tile::ROWS)));
-        let ahead = Ahead::of(next_strip, next.part(strip, parts_of_next));
+        let ahead = Ahead::of(next_strip.part(0, 1), next.part(strip, parts_of_next));
         tile.multiply(output, left.rows(rows), panels, addends, ahead);
     });
 }

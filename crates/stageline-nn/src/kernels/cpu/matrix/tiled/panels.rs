@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::_MM_HINT_T0;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use super::super::super::wide::wide;
 use super::super::cores::Cores;
@@ -17,7 +18,13 @@ const ROWS: usize = 8;
 #[derive(Clone, Copy)]
 pub struct Panels<'a> {
     numbers: &'a [f32],
+    /// Number of columns of a panel.
+    width: usize,
+    /// Number of elements of a whole panel in `numbers`.
     of_a_panel: usize,
+    /// First of the panels' rows that belong to this view, and how many follow it.
+    first_row: usize,
+    rows: usize,
 }
 
 impl<'a> Panels<'a> {
@@ -34,7 +41,7 @@ impl<'a> Panels<'a> {
             if right.column_stride == 1 { copy_rows(right, width, panels) } else { copy_columns(right, width, panels) }
         });
         // SAFETY: the loop above has written every element of every panel.
-        Self { numbers: unsafe { room.assume_init_ref() }, of_a_panel }
+        Self { numbers: unsafe { room.assume_init_ref() }, width, of_a_panel, first_row: 0, rows: right.rows }
     }
 
     /// Returns the number of panels that the right matrix is packed into.
@@ -44,7 +51,22 @@ impl<'a> Panels<'a> {
 
     /// Returns the packed panels as row-major slices, in the order of the right matrix's columns.
     pub fn iter(self) -> impl Iterator<Item = &'a [f32]> {
-        self.numbers.chunks_exact(self.of_a_panel)
+        let rows = self.first_row * self.width..(self.first_row + self.rows) * self.width;
+        self.numbers.chunks_exact(self.of_a_panel).map(move |panel| &panel[rows.clone()])
+    }
+
+    /// Returns a view of the rows `range` (zero-based indices) of all panels.
+    pub fn rows(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        Self { first_row: self.first_row + range.start, rows: range.len(), ..self }
+    }
+
+    /// Returns a view of the panels that contain the columns `range` (zero-based indices). The first of these columns
+    /// must be the first of a panel.
+    pub fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.start.is_multiple_of(self.width), "a panel of {} columns begins at {range:?}", self.width);
+        let panels = range.start / self.width..range.end.div_ceil(self.width);
+        Self { numbers: &self.numbers[panels.start * self.of_a_panel..panels.end * self.of_a_panel], ..self }
     }
 }
 

@@ -10,11 +10,6 @@ pub fn parts(all: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Matrix<'_> {
-    /// Returns a view of this matrix's columns `range` (zero-based indices).
-    pub fn columns(self, range: Range<usize>) -> Self {
-        self.transposed().rows(range).transposed()
-    }
-
     /// Splits this matrix into strips of `rows` consecutive rows. The last strip may have fewer.
     pub fn strips(self, rows: usize) -> impl Iterator<Item = Self> {
         parts(self.rows, rows).map(move |rows| self.rows(rows))
@@ -22,12 +17,6 @@ impl Matrix<'_> {
 }
 
 impl MatrixMut<'_> {
-    /// Returns a writable view of this matrix's columns `range` (zero-based indices).
-    pub fn columns(&mut self, range: Range<usize>) -> MatrixMut<'_> {
-        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
-        MatrixMut { first: self.first.wrapping_add(range.start), columns: range.len(), ..*self }
-    }
-
     /// Splits this writable matrix into strips of `rows` consecutive rows. The last strip may have fewer.
     pub fn strips(self, rows: usize) -> impl Iterator<Item = Self> {
         let Self { first, rows: all, columns, stride, of } = self;

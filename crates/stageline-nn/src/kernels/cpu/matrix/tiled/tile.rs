@@ -54,14 +54,15 @@ impl Tile {
         let (rows, depth) = (output.rows, left.columns);
         let fits = (1..=Self::ROWS).contains(&rows) && left.rows == rows;
         let covers = output.columns.div_ceil(self.columns) == panels.number();
-        assert!(fits && covers && left.column_stride == 1, "the shapes of a strip must fit");
+        assert!(fits && covers, "the shapes of a strip must fit");
         for (columns, panel) in parts(output.columns, self.columns).zip(panels.iter()) {
             assert_eq!(panel.len(), depth * self.columns, "a panel has a row for each column of the strip");
             let kernel = self.kernels[columns.len().div_ceil(self.lanes) - 1][rows - 1];
             let operands = Operands {
                 depth,
                 left: left.values.as_ptr(),
-                left_stride: left.row_stride,
+                left_row_stride: left.row_stride,
+                left_column_stride: left.column_stride,
                 panel: panel.as_ptr(),
                 output: output.first.wrapping_add(columns.start),
                 output_stride: output.stride,

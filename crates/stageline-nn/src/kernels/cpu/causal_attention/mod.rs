@@ -1,15 +1,17 @@
 //! Computes causal attention on the CPU, in blocks of queries. Each block skips later keys and keys before the sliding
 //! window.
 
+mod head;
+
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
+use head::{Head, attend, to_head};
 use rayon::prelude::*;
 
 use super::matrix::{Matrix, MatrixMut};
 use super::numbers::{integers, numbers, of_numbers};
-use super::wide::{exp_from_below, largest, sum, wide};
-use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
+use crate::kernels::attention_blocks::AttentionHeads;
 
 /// Memory layout of attention's packed input `[batch, length, (query heads + 2 x key-value heads) x size]`, from which
 /// the kernel finds each head's queries, keys and values.
@@ -19,13 +21,6 @@ struct Sizes {
     heads: AttentionHeads,
     /// Head dimension: number of elements in a query, key or value of one attention head.
     size: usize,
-}
-
-/// Queries, keys and values of one query head in one sample, each `[length, size]`.
-struct Head<T> {
-    query: T,
-    key: T,
-    value: T,
 }
 
 /// Gradients of one key-value head's keys and values, and of the queries of all query heads that share it, each
@@ -85,7 +80,8 @@ impl Sizes {
 }
 
 /// Computes causal attention of a contiguous input. Returns the output, and for each query head of each sample a vector
-/// of attention weights: the concatenated matrices `[queries, keys]` of its blocks of queries.
+/// of attention weights: the concatenated matrices `[queries, keys]` of its blocks of queries. The vectors are empty if
+/// the sequences are so long that the backward pass computes their weights again.
 ///
 /// `starts`, `[batch, length]`, contains, for each query, the position of the first key in its document, counted from 0
 /// in the sample. The query does not attend to keys before this position. `None` means that every sample is one
@@ -108,7 +104,7 @@ pub fn attended(
         let heads_of = samples.flat_map(|sample| (0..heads.query).map(move |head| (sample, head)));
         let jobs: Vec<_> = outputs.zip(heads_of).collect();
         let attend =
-            |(output, ((sample, first_keys), head))| attend(sizes, &sizes.head(sample, head), first_keys, output);
+            |(output, ((sample, first_keys), head))| attend(&sizes.head(sample, head), heads, first_keys, output);
         weights = jobs.into_par_iter().map(attend).collect();
     }
     (of_numbers(output, [samples, sizes.length, sizes.width()]), weights)
@@ -130,51 +126,26 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     first_keys
 }
 
-/// Computes the attention of one query head of one sample into `output`. `first_keys` contains, for each query, the
-/// position of the first key that it attends to. Returns the head's attention weights: the matrices `[queries, keys]`
-/// of its blocks of queries, one after the other.
-fn attend(
-    sizes: Sizes,
-    Head { query, key, value }: &Head<Matrix>,
-    first_keys: &[usize],
-    mut output: MatrixMut,
-) -> Vec<f32> {
-    let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length, sizes.heads));
-    for block in blocks(sizes.length, sizes.heads) {
-        let before = weights.len();
-        let (shape, Block { queries, keys }) = (block.shape(), block);
-        query.rows(queries.clone()).append_product(key.rows(keys.clone()).transposed(), &mut weights);
-        let of_block = &mut weights[before..];
-        to_weights(
-            of_block,
-            &first_keys[queries.clone()],
-            queries.start,
-            keys.start,
-            shape[1],
-            scale(sizes.size) as f32,
-        );
-        output.rows(queries).set_product(Matrix::new(of_block, shape, shape[1]), value.rows(keys));
-    }
-    weights
-}
-
 /// Returns the gradient of the loss with respect to attention's input. `upstream` is the gradient with respect to the
-/// output. `weights` are the attention weights that [`attended`] returned. All tensors must be contiguous.
+/// output. `starts` and `weights` are what [`attended`] got and returned. All tensors must be contiguous.
 pub fn to_input(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,
+    starts: Option<&IntTensor<Flex>>,
     weights: &[impl AsRef<[f32]> + Sync],
     upstream: &FloatTensor<Flex>,
 ) -> FloatTensor<Flex> {
     let sizes = Sizes::of(input, heads);
     let (values, upstream) = (numbers(input), numbers(upstream));
+    let first_keys = first_keys(sizes, input.shape()[0], starts);
     let mut output = vec![0.0; values.len()];
     if !output.is_empty() {
         let gradients = output.chunks_exact_mut(sizes.sample()).flat_map(|sample| sizes.groups(sample));
         let samples = values.chunks_exact(sizes.sample()).zip(upstream.chunks_exact(sizes.length * sizes.width()));
+        let samples = samples.zip(first_keys.chunks_exact(sizes.length));
         let groups = samples.flat_map(|sample| (0..heads.key_value).map(move |group| (sample, group)));
         let jobs: Vec<_> = gradients.zip(weights.chunks_exact(heads.group())).zip(groups).collect();
-        jobs.into_par_iter().for_each(|((mut gradients, weights), ((sample, upstream), group))| {
+        jobs.into_par_iter().for_each(|((mut gradients, weights), (((sample, upstream), first_keys), group))| {
             let queries = std::mem::take(&mut gradients.queries);
             for (index, (query, weights)) in queries.into_iter().zip(weights).enumerate() {
                 let head = group * heads.group() + index;
@@ -184,107 +155,9 @@ pub fn to_input(
                     key: gradients.key.rows(0..sizes.length),
                     value: gradients.value.rows(0..sizes.length),
                 };
-                to_head(sizes, &sizes.head(sample, head), weights.as_ref(), upstream, shared);
+                to_head(&sizes.head(sample, head), heads, first_keys, weights.as_ref(), upstream, shared);
             }
         });
     }
     of_numbers(output, input.shape())
-}
-
-/// Computes the gradients of one query head's queries, keys and values into `gradients`. Key and value gradients are
-/// added to the previous contents, because several query heads may share a key-value head, so they must start from
-/// zero.
-fn to_head(
-    sizes: Sizes,
-    Head { query, key, value }: &Head<Matrix>,
-    mut weights: &[f32],
-    upstream: Matrix,
-    mut gradients: Head<MatrixMut>,
-) {
-    let mut scratch = vec![0.0; QUERIES.min(sizes.length) * sizes.length];
-    for block in blocks(sizes.length, sizes.heads) {
-        let (shape, Block { queries, keys }) = (block.shape(), block);
-        let (of_block, rest) = weights.split_at(shape[0] * shape[1]);
-        let upstream = upstream.rows(queries.clone());
-        let attention = Matrix::new(of_block, shape, shape[1]);
-        gradients.value.rows(keys.clone()).add_product(attention.transposed(), upstream);
-        let to_scores = &mut scratch[..of_block.len()];
-        MatrixMut::whole(to_scores, shape).set_product(upstream, value.rows(keys.clone()).transposed());
-        to_unscaled_scores(to_scores, of_block, queries.start - keys.start, shape[1], scale(sizes.size) as f32);
-        let to_scores = Matrix::new(to_scores, shape, shape[1]);
-        gradients.query.rows(queries.clone()).set_product(to_scores, key.rows(keys.clone()));
-        gradients.key.rows(keys).add_product(to_scores.transposed(), query.rows(queries));
-        weights = rest;
-    }
-}
-
-wide! {
-    // Turns attention scores into attention weights in place: a softmax over the keys that each query attends to, and 0
-    // for all others. Each row of `scores` has one query's scores for `keys` keys. `first_keys` contains each query's
-    // first key position. `query_start` and `key_start` are the positions of the first query and the first key.
-    fn to_weights(
-        scores: &mut [f32],
-        first_keys: &[usize],
-        query_start: usize,
-        key_start: usize,
-        keys: usize,
-        scale: f32,
-    ) {
-        for (query, (row, first_key)) in scores.chunks_exact_mut(keys).zip(first_keys).enumerate() {
-            let (before, row) = row.split_at_mut(first_key - key_start);
-            let (seen, future) = row.split_at_mut(query_start + query + 1 - first_key);
-            before.fill(0.0);
-            future.fill(0.0);
-            let most = largest(seen);
-            for score in &mut *seen {
-                *score = exp_from_below((*score - most) * scale);
-            }
-            let share = 1.0 / sum(seen, |_, weight| weight);
-            for weight in seen {
-                *weight *= share;
-            }
-        }
-    }
-}
-
-wide! {
-    // Turns the gradients of attention weights into the gradients of the unscaled scores in place. Keys at later
-    // positions than the query get 0, and so do keys whose weight is 0. `keys` is the number of the block's keys, and
-    // `first` the zero-based index of the first query's position among them.
-    fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], first: usize, keys: usize, scale: f32) {
-        for (query, (gradients, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
-            let (past, future) = gradients.split_at_mut(first + query + 1);
-            future.fill(0.0);
-            let weights = &weights[..past.len()];
-            let mean = sum(past, |at, gradient| gradient * weights[at]);
-            for (gradient, weight) in past.iter_mut().zip(weights) {
-                *gradient = scale * weight * (*gradient - mean);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{to_unscaled_scores, to_weights};
-    use crate::kernels::cpu::wide::versions::assert_same_bits;
-
-    /// Tests that attention weights and score gradients have the same bits with every instruction set. The block has
-    /// four queries at the positions 33 to 36, and a document begins at position 35.
-    #[test]
-    fn every_instruction_set_gives_the_same_bits() {
-        const KEYS: usize = 37;
-        let scores: Vec<_> = (0..4 * KEYS).map(|at| ((at * 29 % 83) as f32 - 41.0) * 0.37).collect();
-        let weights = || {
-            let mut weights = scores.clone();
-            to_weights(&mut weights, &[0, 0, 35, 35], 33, 0, KEYS, 0.3);
-            weights
-        };
-        assert_same_bits(weights);
-        assert_same_bits(|| {
-            let mut gradients = scores.clone();
-            to_unscaled_scores(&mut gradients, &weights(), 33, KEYS, 0.3);
-            gradients
-        });
-    }
 }
