@@ -110,7 +110,6 @@ pub fn to_head(
             }
             None => weights.split_off(..shape[0] * shape[1]).expect("there are weights for each block"),
         };
-        add_transposed(&mut gradients.value, Matrix::new(of_block, shape, row), packed_upstream, &block, heads);
         let to_scores = &mut scratch[..of_block.len()];
         for queries in Packed::strips(block.queries.clone()) {
             let (seen, rows) = (block.seen(&queries, heads), within(&queries, &block.queries));
@@ -123,6 +122,8 @@ pub fn to_head(
             let to_scores = Matrix::new(to_scores, [rows.len(), row], row).columns(columns);
             gradients.query.rows(queries).set_product(to_scores, keys.rows(seen));
         }
+        // The loop above has brought the weights into the cache, row by row. This reads them in columns.
+        add_transposed(&mut gradients.value, Matrix::new(of_block, shape, row), packed_upstream, &block, heads);
         add_transposed(&mut gradients.key, Matrix::new(to_scores, shape, row), packed_queries, &block, heads);
     }
 }
