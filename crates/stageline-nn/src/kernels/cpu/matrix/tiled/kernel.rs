@@ -25,12 +25,11 @@ pub type Kernel = unsafe fn(Operands, &mut Ahead);
 pub struct Operands<'a> {
     /// Inner dimension of the product: the number of columns of the left matrix, and of rows of the panel.
     pub depth: usize,
-    /// Address of the tile's first row in the left matrix.
+    /// Address of the tile's first row in the left matrix. Its rows are contiguous, or its columns if the kernel is one
+    /// for transposed views.
     pub left: *const f32,
-    /// Row stride of the left matrix, in f32 elements.
-    pub left_row_stride: usize,
-    /// Column stride of the left matrix, in f32 elements.
-    pub left_column_stride: usize,
+    /// Stride of the left matrix, in f32 elements: from row to row, or from column to column in a transposed view.
+    pub left_stride: usize,
     /// Address of the packed panel: a row-major copy of some columns of the right matrix, with rows as long as the
     /// largest tile's.
     pub panel: *const f32,
@@ -48,7 +47,10 @@ pub struct Operands<'a> {
 /// the addresses and strides of the tile's rows of `left`, of the packed panel (the tile's columns of `right`), and of
 /// the output. Meanwhile, `ahead` prefetches data that is needed later.
 #[inline(always)]
-unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
+unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    of: Operands,
+    ahead: &mut Ahead,
+) {
     // SAFETY: the caller upholds the contract of `Kernel`: the processor has the instructions, and the elements are
     // valid.
     unsafe {
@@ -60,18 +62,18 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operan
             for column in (0..VECTORS * V::LANES).step_by(LINE) {
                 prefetch::<_MM_HINT_ET0>(row.wrapping_add(column));
             }
-            add_step(&mut sums, &of, step);
+            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
             step += 1;
         }
         while step < steps && ahead.load() {
-            add_step(&mut sums, &of, step);
+            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
             step += 1;
         }
         for step in step..steps {
-            add_step(&mut sums, &of, step);
+            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
         }
         for k in steps * STEP..of.depth {
-            add_products(&mut sums, &of, k);
+            add_products::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, k);
         }
         write(sums, &of);
     }
@@ -80,38 +82,45 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operan
 /// Adds the products of one step to a tile's sums. A step covers [`STEP`] columns of the left matrix, and `step` is its
 /// zero-based index. `of` describes the tile's operands.
 #[inline(always)]
-unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize>(
+unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
     sums: &mut [[V; VECTORS]; ROWS],
     of: &Operands,
     step: usize,
 ) {
     for k in step * STEP..(step + 1) * STEP {
         // SAFETY: the caller upholds the contract of `Kernel`.
-        unsafe { add_products(sums, of, k) };
+        unsafe { add_products::<V, ROWS, VECTORS, TRANSPOSED>(sums, of, k) };
     }
 }
 
 /// Adds the products of the left matrix's column `k` and the panel's row `k` to a tile's sums. `of` describes the
 /// tile's operands.
 #[inline(always)]
-unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
+unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
     sums: &mut [[V; VECTORS]; ROWS],
     of: &Operands,
     k: usize,
 ) {
     // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe {
-        let (mut left, panel) = (of.left.add(k * of.left_column_stride), of.panel.add(k * V::IN_A_ROW * V::LANES));
+        let panel = of.panel.add(k * V::IN_A_ROW * V::LANES);
         let mut of_panel = [V::all(0.0); VECTORS];
         for (vector, of_panel) in of_panel.iter_mut().enumerate() {
             *of_panel = V::load(panel.add(vector * V::LANES));
         }
+        let mut left = if TRANSPOSED { of.left.add(k * of.left_stride) } else { of.left.add(k) };
         for (row, sums) in sums.iter_mut().enumerate() {
-            // Two registers suffice to address three rows, because an instruction can add the stride once or twice.
-            let number = V::all(*left.add(row % 3 * of.left_row_stride));
-            if row % 3 == 2 {
-                left = left.wrapping_add(3 * of.left_row_stride);
-            }
+            let number = if TRANSPOSED {
+                *left.add(row)
+            } else {
+                // Two registers suffice to address three rows, because an instruction can add the stride once or twice.
+                let number = *left.add(row % 3 * of.left_stride);
+                if row % 3 == 2 {
+                    left = left.wrapping_add(3 * of.left_stride);
+                }
+                number
+            };
+            let number = V::all(number);
             for (sum, of_panel) in sums.iter_mut().zip(of_panel) {
                 *sum = sum.plus_product(number, of_panel);
             }
@@ -156,29 +165,41 @@ unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[
 
 /// Computes a register tile with AVX-512 vectors of 16 f32 lanes.
 #[target_feature(enable = "avx512f")]
-unsafe fn avx512<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
+unsafe fn avx512<const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(of: Operands, ahead: &mut Ahead) {
     // SAFETY: the caller upholds the contract of `Kernel`.
-    unsafe { compute::<__m512, ROWS, VECTORS>(of, ahead) }
+    unsafe { compute::<__m512, ROWS, VECTORS, TRANSPOSED>(of, ahead) }
 }
 
 /// Computes a register tile with AVX2 vectors of 8 f32 lanes.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
+unsafe fn avx2<const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(of: Operands, ahead: &mut Ahead) {
     // SAFETY: the caller upholds the contract of `Kernel`.
-    unsafe { compute::<__m256, ROWS, VECTORS>(of, ahead) }
+    unsafe { compute::<__m256, ROWS, VECTORS, TRANSPOSED>(of, ahead) }
 }
 
-/// Builds the table of an instruction set's micro-kernels, one for each tile size, indexed by the number of SIMD
-/// vectors in a row and then by the number of rows (both minus 1).
-macro_rules! kernels {
-    ($of:ident: $($vectors:literal)*) => { [$(kernels!($of, $vectors: 1 2 3 4 5 6)),*] };
-    ($of:ident, $vectors:literal: $($rows:literal)*) => { [$($of::<$rows, $vectors>),*] };
-}
-
-/// The AVX-512 kernels (vectors of 16 f32 lanes), indexed by the number of vectors in a row minus 1, and then by the
+/// Micro-kernels of an instruction set, indexed by the number of vectors in a row of the tile minus 1, and then by the
 /// number of rows minus 1.
-pub static AVX512: [[Kernel; ROWS]; __m512::IN_A_ROW] = kernels!(avx512: 1 2 3 4);
+pub type Kernels<const VECTORS: usize> = [[Kernel; ROWS]; VECTORS];
 
-/// The AVX2 kernels (vectors of 8 f32 lanes), indexed by the number of vectors in a row minus 1, and then by the number
-/// of rows minus 1.
-pub static AVX2: [[Kernel; ROWS]; __m256::IN_A_ROW] = kernels!(avx2: 1 2);
+/// Builds the table of an instruction set's micro-kernels, for left matrices with contiguous rows, or for transposed
+/// views.
+macro_rules! kernels {
+    ($of:ident, $transposed:literal: $($vectors:literal)*) => {
+        [$(kernels!($of, $transposed, $vectors: 1 2 3 4 5 6)),*]
+    };
+    ($of:ident, $transposed:literal, $vectors:literal: $($rows:literal)*) => {
+        [$($of::<$rows, $vectors, $transposed>),*]
+    };
+}
+
+/// The AVX-512 kernels (vectors of 16 f32 lanes).
+pub static AVX512: Kernels<{ __m512::IN_A_ROW }> = kernels!(avx512, false: 1 2 3 4);
+
+/// The AVX-512 kernels for left matrices that are transposed views.
+pub static AVX512_TRANSPOSED: Kernels<{ __m512::IN_A_ROW }> = kernels!(avx512, true: 1 2 3 4);
+
+/// The AVX2 kernels (vectors of 8 f32 lanes).
+pub static AVX2: Kernels<{ __m256::IN_A_ROW }> = kernels!(avx2, false: 1 2);
+
+/// The AVX2 kernels for left matrices that are transposed views.
+pub static AVX2_TRANSPOSED: Kernels<{ __m256::IN_A_ROW }> = kernels!(avx2, true: 1 2);

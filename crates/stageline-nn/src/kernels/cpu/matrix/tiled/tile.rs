@@ -6,7 +6,7 @@ use super::super::super::wide::{has_avx2, has_avx512};
 use super::super::addends::Addends;
 use super::super::view::{Matrix, MatrixMut};
 use super::ahead::Ahead;
-use super::kernel::{self, Kernel, Operands};
+use super::kernel::{self, Kernel, Kernels, Operands};
 use super::panels::Panels;
 use super::parts::parts;
 use super::vector::Vector;
@@ -21,6 +21,8 @@ pub struct Tile {
     /// Micro-kernels for all tile sizes, indexed by the number of vectors in a row minus 1, and then by the number of
     /// rows minus 1.
     kernels: &'static [[Kernel; kernel::ROWS]],
+    /// The same for left matrices that are transposed views.
+    transposed_kernels: &'static [[Kernel; kernel::ROWS]],
 }
 
 impl Tile {
@@ -30,11 +32,12 @@ impl Tile {
     /// Returns the largest register tile and the micro-kernels for this host's processor; `None` if it has neither AVX2
     /// nor AVX-512.
     pub fn of_processor() -> Option<&'static Self> {
-        const fn with<V: Vector>(kernels: &'static [[Kernel; kernel::ROWS]]) -> Tile {
-            Tile { columns: V::LANES * V::IN_A_ROW, lanes: V::LANES, kernels }
+        const fn with<V: Vector, const VECTORS: usize>([kernels, transposed]: [&'static Kernels<VECTORS>; 2]) -> Tile {
+            let columns = V::LANES * V::IN_A_ROW;
+            Tile { columns, lanes: V::LANES, kernels, transposed_kernels: transposed }
         }
-        static AVX512: Tile = with::<__m512>(&kernel::AVX512);
-        static AVX2: Tile = with::<__m256>(&kernel::AVX2);
+        static AVX512: Tile = with::<__m512, _>([&kernel::AVX512, &kernel::AVX512_TRANSPOSED]);
+        static AVX2: Tile = with::<__m256, _>([&kernel::AVX2, &kernel::AVX2_TRANSPOSED]);
         if has_avx512() {
             Some(&AVX512)
         } else if has_avx2() {
@@ -48,21 +51,25 @@ impl Tile {
     /// matrix, and `panels` contains the packed right matrix. Meanwhile `ahead` prefetches data that is needed later.
     ///
     /// # Panics
-    /// Panics if the strip is empty or has more rows than a tile, or if the shapes do not match. Also panics if the
-    /// rows of `left` are not contiguous.
+    /// Panics if the strip is empty or has more rows than a tile, or if the shapes do not match. Also panics if
+    /// `left` has neither contiguous rows nor contiguous columns.
     pub fn multiply(&self, output: MatrixMut, left: Matrix, panels: Panels, addends: Addends, mut ahead: Ahead) {
         let (rows, depth) = (output.rows, left.columns);
         let fits = (1..=Self::ROWS).contains(&rows) && left.rows == rows;
         let covers = output.columns.div_ceil(self.columns) == panels.number();
         assert!(fits && covers, "the shapes of a strip must fit");
+        let (kernels, left_stride) = match (left.row_stride, left.column_stride) {
+            (stride, 1) => (self.kernels, stride),
+            (1, stride) => (self.transposed_kernels, stride),
+            strides => panic!("a matrix with the strides {strides:?} has neither contiguous rows nor columns"),
+        };
         for (columns, panel) in parts(output.columns, self.columns).zip(panels.iter()) {
             assert_eq!(panel.len(), depth * self.columns, "a panel has a row for each column of the strip");
-            let kernel = self.kernels[columns.len().div_ceil(self.lanes) - 1][rows - 1];
+            let kernel = kernels[columns.len().div_ceil(self.lanes) - 1][rows - 1];
             let operands = Operands {
                 depth,
                 left: left.values.as_ptr(),
-                left_row_stride: left.row_stride,
-                left_column_stride: left.column_stride,
+                left_stride,
                 panel: panel.as_ptr(),
                 output: output.first.wrapping_add(columns.start),
                 output_stride: output.stride,
