@@ -87,13 +87,14 @@ impl Block {
         [self.queries.len(), self.keys.len()]
     }
 
-    /// Returns the positions of the keys that at least one of the block's queries at the positions `queries` attends to.
-    /// The first is rounded down like that of the block's keys.
+    /// Returns the positions of the keys to which at least one of the block's queries at the positions `queries`
+    /// attends. The first is rounded down like that of the block's keys.
     pub fn seen(&self, queries: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
         first_key_of_panel(queries.start, heads)..queries.end
     }
 
-    /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`.
+    /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`. The
+    /// range may be empty.
     pub fn attending(&self, keys: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
         let behind_window = heads.window.map_or(self.queries.end, |window| keys.end - 1 + window);
         let end = self.queries.end.min(behind_window);

@@ -54,8 +54,7 @@ pub fn attend(
             output.rows(queries).set_product(of_seen, values.rows(seen));
         }
     }
-    weights.truncate(kept);
-    weights
+    if kept == 0 { Vec::new() } else { weights }
 }
 
 impl Scores<'_> {
@@ -181,8 +180,8 @@ wide! {
 
 wide! {
     // Turns the gradients of attention weights into the gradients of the unscaled scores in place. Each row has one
-    // query's gradients for `keys` keys. Keys whose weight is 0 get 0. `seen` are the indices of the keys that the first
-    // query attends to. Each further query attends to one more, and all other keys get 0.
+    // query's gradients for `keys` keys. `seen` are the indices of the keys that the first query may attend to. Each
+    // further query may attend to one more key. All other keys get 0, and so do keys whose weight is 0.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], seen: Range<usize>, keys: usize, scale: f32) {
         for (query, (row, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let end = seen.end + query;
