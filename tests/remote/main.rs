@@ -123,7 +123,7 @@ fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
         "--flush ahead --steps 4",
         "--synchronise-every 1 --steps 2 --optimizer adafactor",
         // The backward pass computes the attention weights of so long samples again.
-        "--context 2100 --micro-batch-size 1 --micro-batches 1 --steps 1",
+        "--context 2200 --micro-batch-size 1 --micro-batches 1 --steps 1",
     ] {
         let local = place.said(&format!("--stages 4 {flags}"));
         let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));

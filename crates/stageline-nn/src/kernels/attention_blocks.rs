@@ -93,10 +93,10 @@ impl Block {
         first_key_of_panel(queries.start, heads)..queries.end
     }
 
-    /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`. The
-    /// range may be empty.
+    /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`.
+    /// The range may be empty.
     pub fn attending(&self, keys: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
-        let behind_window = heads.window.map_or(self.queries.end, |window| keys.end - 1 + window);
+        let behind_window = heads.window.map_or(self.queries.end, |window| (keys.end - 1).saturating_add(window));
         let end = self.queries.end.min(behind_window);
         self.queries.start.max(keys.start).min(end)..end
     }
@@ -119,18 +119,16 @@ pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Bloc
     })
 }
 
-/// The longest sequence whose attention weights the CPU kernel saves for the backward pass. They take up to 8 MiB per
-/// query head, layer and sample. The weights of longer sequences are computed again, because their memory grows with
-/// the square of the length.
+/// The largest number of attention weights that the CPU kernel saves for the backward pass, per query head and sample:
+/// those of 2048 positions without a window, 8.3 MiB. More weights are computed again, because their number can grow
+/// with the square of the length.
 #[cfg(any(feature = "flex", feature = "remote"))]
-const LONGEST_SAVED: usize = 2048;
+const MOST_SAVED: usize = 2048 * (2048 + QUERIES) / 2;
 
 /// Returns the number of attention weights that the CPU kernel saves for the backward pass, per query head and sample
 /// of `length` positions. It is 0 if the backward pass computes them again.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
-    if length > LONGEST_SAVED {
-        return 0;
-    }
-    blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()
+    let weights = blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum();
+    if weights > MOST_SAVED { 0 } else { weights }
 }

@@ -16,7 +16,7 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend with kernels for the operations of layers, such as attention. A kernel computes an operation in one call,
 /// where burn would run several operations. All tensors are the backend's primitive tensors, and autodiff does not
-/// track them.
+/// track them. A kernel may write over a tensor that it takes by value, if nothing else uses the tensor's memory.
 pub trait Kernels: Products {
     /// The mean and 1 / standard deviation of each input row, which a normalisation saves for its backward pass.
     type Moments: Clone + Debug + Send + 'static;

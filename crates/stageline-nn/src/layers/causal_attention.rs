@@ -19,7 +19,8 @@ use crate::layers::at_least_f32::at_least_f32;
 /// The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
 /// - In f32 on this host's CPU, attention is one operation. It skips the scores of positions that no query attends to,
-///   and saves its input and the attention weights for the backward pass.
+///   and saves its input and the attention weights for the backward pass. If a head has more weights than without a
+///   window over 2048 positions, the backward pass computes them again.
 /// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. The
 ///   limit is lower on GPUs with little shared memory or few threads in a thread block. For larger heads burn's
 ///   operations compute all scores, and the attention weights are saved.
@@ -175,7 +176,8 @@ mod one {
 #[cfg(test)]
 pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
     let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
-    let heads = [3.into(), shared(4, 2, None), shared(3, 1, Some(20)), shared(2, 2, Some(1)), shared(2, 1, Some(500))];
+    let heads =
+        [3.into(), shared(4, 2, None), shared(3, 1, Some(20)), shared(2, 2, Some(1)), shared(2, 1, Some(500))];
     heads.into_iter().flat_map(|heads| lengths.iter().map(move |length| (heads, *length))).collect()
 }
 

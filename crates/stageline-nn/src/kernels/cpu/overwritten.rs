@@ -24,7 +24,8 @@ pub enum Overwritten {
 }
 
 impl Overwritten {
-    /// Takes the f32 tensor `source`, which a kernel overwrites in place if the caller has no other reference to it.
+    /// Takes the f32 tensor `source`. A kernel overwrites it in place if nothing else uses its memory and it is not a
+    /// view.
     pub fn of(source: FloatTensor<Flex>) -> Self {
         if is_own(&source) { Self::Own(source) } else { Self::Copied(Copied::of(&source.to_contiguous())) }
     }
@@ -68,8 +69,8 @@ impl Copied {
         Self { source: source.clone(), memory, copied: AtomicUsize::new(0) }
     }
 
-    /// Returns an iterator over the copy in mutable chunks of `size` elements. Each chunk is copied from the source when
-    /// the iterator returns it. Calling `parts` again copies all elements from the source again.
+    /// Returns an iterator over the copy in mutable chunks of `size` elements. Each chunk is copied from the source
+    /// when the iterator returns it. Calling `parts` again copies all elements from the source again.
     fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         *self.copied.get_mut() = 0;
         let (source, copied) = (numbers(&self.source), &self.copied);

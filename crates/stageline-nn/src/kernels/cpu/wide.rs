@@ -169,14 +169,20 @@ pub(super) mod versions {
     /// far as the processor has them. `function` must call functions of the macro `wide!` on the current thread,
     /// because the instruction set is selected for this thread only. Its numbers may be in f32 or f64.
     pub fn assert_same_bits<N: Into<f64>>(function: impl Fn() -> Vec<N>) {
-        let bits = |left_out: usize| {
+        let [widest, avx2, plain] =
+            with_each_version(|| function().into_iter().map(|number| number.into().to_bits()).collect::<Vec<u64>>());
+        assert!(avx2 == plain, "AVX2 gives other bits than the default instruction set");
+        assert!(widest == plain, "the widest vectors give other bits than the default instruction set");
+    }
+
+    /// Returns the results of `function` with AVX-512, with AVX2 and with the default instruction set, as far as the
+    /// processor has them. `function` must call functions of the macro `wide!` on the current thread.
+    pub fn with_each_version<T>(function: impl Fn() -> T) -> [T; 3] {
+        [0, 1, 2].map(|left_out| {
             LEFT_OUT.set(left_out);
-            let numbers = function();
+            let result = function();
             LEFT_OUT.set(0);
-            numbers.into_iter().map(|number| number.into().to_bits()).collect::<Vec<u64>>()
-        };
-        let plain = bits(2);
-        assert!(bits(1) == plain, "AVX2 gives other bits than the default instruction set");
-        assert!(bits(0) == plain, "the widest vectors give other bits than the default instruction set");
+            result
+        })
     }
 }

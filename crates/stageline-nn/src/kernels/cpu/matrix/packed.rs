@@ -10,7 +10,8 @@ use super::tiled::{self, Panels, Tile};
 use super::view::{Matrix, MatrixMut};
 
 /// A right matrix, prepared for products with several left matrices. On processors with AVX2 or AVX-512, it is packed
-/// in the order in which the tiled kernels read it. On others it is the matrix itself, which the crate `gemm` multiplies.
+/// in the order in which the tiled kernels read it. On others it is the matrix itself, and the crate `gemm` computes
+/// the products.
 #[derive(Clone, Copy)]
 pub struct Packed<'a> {
     matrix: Matrix<'a>,

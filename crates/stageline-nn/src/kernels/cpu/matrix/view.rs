@@ -108,6 +108,7 @@ impl<'a> MatrixMut<'a> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
     }
+
     /// Returns a writable view of this matrix's columns `range` (zero-based indices).
     pub fn columns(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);

@@ -1,4 +1,4 @@
-//! Makes the rows of a product's left matrix contiguous, as a micro-kernel reads them ([`by_rows`]).
+//! Copies a transposed left matrix to contiguous rows, which micro-kernels read faster in large products ([`by_rows`]).
 
 use super::super::cores::Cores;
 use super::super::view::Matrix;
@@ -6,8 +6,8 @@ use super::cache::LINE;
 use super::panels::room;
 use super::transpose::transpose;
 
-/// Returns the matrix `left` with contiguous rows, as micro-kernels need them. A transposed view is first copied into
-/// `buffer`, single-threaded or in parallel as `cores` selects; other matrices are returned as they are.
+/// Returns the matrix `left` with contiguous rows. A transposed view is first copied into `buffer`, single-threaded or
+/// in parallel as `cores` selects; other matrices are returned as they are.
 pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> Matrix<'a> {
     if left.column_stride == 1 {
         return left;
