@@ -176,8 +176,7 @@ mod one {
 #[cfg(test)]
 pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
     let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
-    let heads =
-        [3.into(), shared(4, 2, None), shared(3, 1, Some(20)), shared(2, 2, Some(1)), shared(2, 1, Some(500))];
+    let heads = [3.into(), shared(4, 2, None), shared(3, 1, Some(20)), shared(2, 2, Some(1)), shared(2, 1, Some(500))];
     heads.into_iter().flat_map(|heads| lengths.iter().map(move |length| (heads, *length))).collect()
 }
 
