@@ -53,3 +53,34 @@ impl Served for Flex {
         causal_attention::to_input(&input, heads, starts.as_ref(), &weights, &gradient.to_contiguous())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests that the gradient of attention from what a client holds is the gradient on this host, with the documents
+    /// of each sample: for samples whose weights are saved, and for longer ones.
+    #[test]
+    fn a_client_gets_the_gradient_of_this_host() {
+        const SIZE: usize = 3;
+        let heads = AttentionHeads { query: 4, key_value: 2, window: None };
+        for length in [70, 2200] {
+            let tensor = |columns: usize| {
+                let numbers = (0..2 * length * columns).map(|at| (at as f32).sin()).collect::<Vec<_>>();
+                Float::from_data(TensorData::new(numbers, [2, length, columns]))
+            };
+            let (input, gradient) = (tensor(8 * SIZE), tensor(4 * SIZE));
+            // The second half of each sample is a document of its own.
+            let starts = (0..2 * length).map(|at| (at % length / (length / 2) * (length / 2)) as i64);
+            let starts = TensorData::new(starts.collect::<Vec<_>>(), [2, length]);
+            let starts = IntTensor::<Flex>::from_data(starts);
+            let (output, attended) = Flex::causal_attention(&input, heads, Some(&starts));
+            let here = Flex::causal_attention_to_input(&attended, heads, &gradient);
+            let [_, weights @ ..] = &Flex::sent_attention(output, attended)[..] else { panic!("there is an output") };
+            assert_eq!(weights.is_empty(), length == 2200);
+            let kept = [input.clone()].into_iter().chain(weights.iter().cloned()).collect();
+            let there = Flex::received_attention(kept, Some(starts), heads, gradient.clone());
+            assert!(numbers(&here) == numbers(&there) && numbers(&here).iter().any(|number| *number != 0.0));
+        }
+    }
+}
