@@ -69,8 +69,7 @@ pub fn scale_of_f16(size: usize) -> [f64; 2] {
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
-/// A block of consecutive queries of a sequence, and the keys that at least one of these queries attends to. The first
-/// key is rounded down to a multiple of [`QUERIES`], where a panel of a packed matrix begins.
+/// A block of consecutive queries of a sequence, and the keys that they see, as [`seen`] returns them.
 #[cfg(any(feature = "flex", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
@@ -87,12 +86,6 @@ impl Block {
         [self.queries.len(), self.keys.len()]
     }
 
-    /// Returns the positions of the keys to which at least one of the block's queries at the positions `queries`
-    /// attends. The first is rounded down like that of the block's keys.
-    pub fn seen(&self, queries: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
-        first_key_of_panel(queries.start, heads)..queries.end
-    }
-
     /// Returns the positions of the block's queries that attend to at least one of the keys at the positions `keys`.
     /// The range may be empty.
     pub fn attending(&self, keys: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
@@ -102,11 +95,11 @@ impl Block {
     }
 }
 
-/// Returns the position of the first key that the query at the position `query` attends to, rounded down to a multiple
-/// of [`QUERIES`].
+/// Returns the positions of the keys to which at least one of the queries at the positions `queries` attends. The first
+/// is rounded down to a multiple of [`QUERIES`], where a panel of a packed matrix begins.
 #[cfg(any(feature = "flex", feature = "remote"))]
-fn first_key_of_panel(query: usize, heads: AttentionHeads) -> usize {
-    heads.first_key(query) / QUERIES * QUERIES
+pub fn seen(queries: &Range<usize>, heads: AttentionHeads) -> Range<usize> {
+    heads.first_key(queries.start) / QUERIES * QUERIES..queries.end
 }
 
 /// Divides a sequence of `length` positions into blocks of up to [`QUERIES`] consecutive queries, each with the keys
@@ -114,8 +107,8 @@ fn first_key_of_panel(query: usize, heads: AttentionHeads) -> usize {
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {
-        let end = (start + QUERIES).min(length);
-        Block { queries: start..end, keys: first_key_of_panel(start, heads)..end }
+        let queries = start..(start + QUERIES).min(length);
+        Block { keys: seen(&queries, heads), queries }
     })
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::super::matrix::{Matrix, MatrixMut, Packed};
 use super::super::wide::{LANES, exp_from_below, largest, sum, wide};
-use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
+use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, seen, weights_of_a_head};
 
 /// Queries, keys and values of one query head in one sample, each `[length, size]`.
 pub struct Head<T> {
@@ -16,7 +16,7 @@ pub struct Head<T> {
     pub value: T,
 }
 
-/// What determines a head's attention weights.
+/// The tensors and settings from which a head's attention weights are computed.
 struct Scores<'a> {
     query: Matrix<'a>,
     /// The transposed keys, `[size, length]`.
@@ -48,7 +48,7 @@ pub fn attend(
             weights.clear();
         }
         for queries in Packed::strips(block.queries.clone()) {
-            let seen = block.seen(&queries, heads);
+            let seen = seen(&queries, heads);
             let of_strip = scores.append_weights(&block, &queries, &mut weights);
             let of_seen = of_strip.columns(within(&seen, &block.keys));
             output.rows(queries).set_product(of_seen, values.rows(seen));
@@ -64,7 +64,7 @@ impl Scores<'_> {
         let (before, shape) = (weights.len(), [queries.len(), block.keys.len()]);
         weights.resize(before + shape[0] * shape[1], 0.0);
         let added = &mut weights[before..];
-        let seen = block.seen(queries, self.heads);
+        let seen = seen(queries, self.heads);
         let mut scores = MatrixMut::whole(added, shape).columns(within(&seen, &block.keys));
         scores.set_product(self.query.rows(queries.clone()), self.keys.columns(seen));
         let (first_keys, scale) = (&self.first_keys[queries.clone()], scale(self.query.shape()[1]) as f32);
@@ -111,7 +111,7 @@ pub fn to_head(
         };
         let to_scores = &mut scratch[..of_block.len()];
         for queries in Packed::strips(block.queries.clone()) {
-            let (seen, rows) = (block.seen(&queries, heads), within(&queries, &block.queries));
+            let (seen, rows) = (seen(&queries, heads), within(&queries, &block.queries));
             let (columns, of_strip) = (within(&seen, &block.keys), rows.start * row..rows.end * row);
             let to_scores = &mut to_scores[of_strip.clone()];
             let mut to_weights = MatrixMut::whole(to_scores, [rows.len(), row]).columns(columns.clone());

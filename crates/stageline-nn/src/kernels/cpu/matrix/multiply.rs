@@ -93,9 +93,7 @@ impl Matrix<'_> {
 /// Computes `output = left @ right + addends`, single-threaded or in parallel as `cores` selects. Panics if the shapes
 /// of the matrices and the bias do not match, or contain a zero.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends, cores: Cores) {
-    let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
-    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
-    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
+    check_shapes(left, right, &output);
     let biases = addends.bias.map_or(output.columns, <[f32]>::len);
     assert_eq!(biases, output.columns, "the bias must have one element for each output");
     #[cfg(target_arch = "x86_64")]
@@ -105,11 +103,18 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
         return tiled::multiply(tile, output, left, right, addends, cores);
     }
     let rows = 0..output.rows;
-    // SAFETY: the assertion above has checked that the shapes match.
+    // SAFETY: `check_shapes` has checked that the shapes match.
     unsafe { multiply_with_gemm(output.rows(rows), left, right, addends.output, cores) }
     if let Some(bias) = addends.bias {
         output.add_to_rows(bias);
     }
+}
+
+/// Panics if the shapes of the matrices are not those of a product, or contain a zero.
+pub(super) fn check_shapes(left: Matrix, right: Matrix, output: &MatrixMut) {
+    let shapes = [left.shape(), right.shape(), [output.rows, output.columns]];
+    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
+    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
 }
 
 /// Computes `output = left @ right` with the crate `gemm`, or `output += left @ right` if `add` is set.
@@ -153,12 +158,12 @@ pub(super) unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::super::wide::versions::assert_same_bits;
     use super::*;
 
     /// Computes an element of a matrix product by its definition: a sum of products.
-    fn element_of_product(left: Matrix, right: Matrix, row: usize, column: usize) -> f32 {
+    pub fn element_of_product(left: Matrix, right: Matrix, row: usize, column: usize) -> f32 {
         let at = |matrix: Matrix, row: usize, column: usize| {
             matrix.values[row * matrix.row_stride + column * matrix.column_stride]
         };

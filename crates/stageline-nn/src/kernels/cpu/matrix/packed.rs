@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::addends::Addends;
 use super::cores::Cores;
-use super::multiply::multiply_with_gemm;
+use super::multiply::{check_shapes, multiply_with_gemm};
 #[cfg(target_arch = "x86_64")]
 use super::tiled::{self, Panels, Tile};
 use super::view::{Matrix, MatrixMut};
@@ -74,16 +74,13 @@ impl MatrixMut<'_> {
     }
 
     fn multiply_packed(&mut self, left: Matrix, right: Packed, addends: Addends) {
-        let shapes = [left.shape(), right.matrix.shape(), [self.rows, self.columns]];
-        let [[rows, inner], [of_right, columns], output] = shapes;
-        let fits = inner == of_right && output == [rows, columns];
-        assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
-        let output = self.rows(0..rows);
+        check_shapes(left, right.matrix, self);
+        let output = self.rows(0..left.rows);
         #[cfg(target_arch = "x86_64")]
         if let Some((tile, panels)) = right.panels {
             return tiled::multiply_packed(tile, output, left, panels, addends);
         }
-        // SAFETY: the assertion above has checked that the shapes match.
+        // SAFETY: `check_shapes` has checked that the shapes match.
         unsafe { multiply_with_gemm(output, left, right.matrix, addends.output, Cores::This) }
     }
 }
@@ -91,16 +88,8 @@ impl MatrixMut<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::super::wide::versions::assert_same_bits;
+    use super::super::multiply::tests::element_of_product;
     use super::*;
-
-    /// Computes `output += left @ right` by the definition of a product.
-    fn add_by_definition(output: &mut [f32], left: Matrix, right: Matrix) {
-        let at = |of: Matrix, row: usize, column: usize| of.values[row * of.row_stride + column * of.column_stride];
-        for (index, sum) in output.iter_mut().enumerate() {
-            let (row, column) = (index / right.columns, index % right.columns);
-            *sum += (0..left.columns).map(|k| at(left, row, k) * at(right, k, column)).sum::<f32>();
-        }
-    }
 
     /// Tests products with parts of a packed matrix, strip by strip, with every instruction set. The numbers are small
     /// integers, so that all sums are exact.
@@ -121,9 +110,9 @@ mod tests {
                 for of_columns in [0..columns, 0..columns - 1, (columns - 1) / 64 * 64..columns] {
                     let left = left.columns(of_inner.clone());
                     let part = right.rows(of_inner.clone()).columns(of_columns.clone());
-                    let mut expected = vec![0.0; ROWS * of_columns.len()];
-                    add_by_definition(&mut expected, left, part);
-                    add_by_definition(&mut expected, left, part);
+                    let positions = (0..ROWS).flat_map(|row| (0..of_columns.len()).map(move |column| (row, column)));
+                    let twice = |(row, column)| 2.0 * element_of_product(left, part, row, column);
+                    let expected: Vec<_> = positions.map(twice).collect();
                     assert_same_bits(|| {
                         let mut buffer = Vec::new();
                         let packed = right.packed(&mut buffer).rows(of_inner.clone()).columns(of_columns.clone());

@@ -22,8 +22,9 @@ pub struct Panels<'a> {
     width: usize,
     /// Number of elements of a whole panel in `numbers`.
     of_a_panel: usize,
-    /// First of the panels' rows that belong to this view, and how many follow it.
+    /// Zero-based index of the first row of each panel that belongs to this view.
     first_row: usize,
+    /// Number of rows of each panel that belong to this view.
     rows: usize,
 }
 

@@ -21,7 +21,7 @@ pub struct Tile {
     /// Micro-kernels for all tile sizes, indexed by the number of vectors in a row minus 1, and then by the number of
     /// rows minus 1.
     kernels: &'static [[Kernel; kernel::ROWS]],
-    /// The same for left matrices that are transposed views.
+    /// Micro-kernels for left matrices that are transposed views, indexed in the same way.
     transposed_kernels: &'static [[Kernel; kernel::ROWS]],
 }
 
