@@ -230,7 +230,7 @@ fn full_recomputation_holds_less_than_half() {
         return;
     }
     let peaks = |recompute| {
-        let eight = Configuration { layers: 16, stages: 2, rows: 8, recompute, ..ONE_STAGE };
+        let eight = Configuration { layers: 16, stages: 2, rows: 16, recompute, ..ONE_STAGE };
         eight.measure(&mut eight.pipeline()).into_iter().map(|worker| worker.peak).collect::<Vec<_>>()
     };
     let (none, selective, full) = (peaks(Recompute::Nothing), peaks(Recompute::Selective), peaks(Recompute::Full));
