@@ -1,37 +1,51 @@
-//! Copies a transposed left matrix to contiguous rows, which micro-kernels read faster in large products ([`by_rows`]).
+//! A product's left matrix, divided into strips ([`Left`]).
 
 use super::super::cores::Cores;
 use super::super::view::Matrix;
-use super::cache::LINE;
-use super::panels::room;
-use super::transpose::transpose;
+use super::ahead::Runs;
+use super::kernel::ROWS;
+use super::panels::Panels;
 
-/// Returns the matrix `left` with contiguous rows. A transposed view is first copied into `buffer`, single-threaded or
-/// in parallel as `cores` selects; other matrices are returned as they are.
-pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> Matrix<'a> {
-    if left.column_stride == 1 {
-        return left;
+/// A product's left matrix, divided into strips of [`ROWS`] rows, the rows of a register tile. The last strip may have
+/// fewer.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    matrix: Matrix<'a>,
+    /// The strips of a transposed view: the packed panels of the matrix that it is a view of.
+    packed: Option<Panels<'a>>,
+}
+
+impl<'a> Left<'a> {
+    /// Divides `matrix` into strips. A transposed view is first packed into `buffer`, single-threaded or in parallel as
+    /// `cores` selects, because micro-kernels read a strip faster from contiguous memory.
+    pub fn of(matrix: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
+        let is_view = matrix.column_stride != 1;
+        Self { matrix, packed: is_view.then(|| Panels::of(matrix.transposed(), ROWS, buffer, cores)) }
     }
-    let stride = stride(left.columns);
-    let room = room(buffer, left.rows * stride);
-    let of_a_core = left.rows.div_ceil(cores.number()).next_multiple_of(LINE);
-    cores.each(room.chunks_mut(of_a_core * stride).enumerate(), |(index, copy)| {
-        let rows = index * of_a_core..left.rows.min((index + 1) * of_a_core);
-        // SAFETY: the processor has AVX2, because products are computed in tiles only on such processors.
-        unsafe { transpose(left.rows(rows).transposed(), copy, stride) };
-    });
-    // SAFETY: the loop above has written every element of every row.
-    Matrix::new(unsafe { room.assume_init_ref() }, [left.rows, left.columns], stride)
-}
 
-/// Returns the buffer size, in f32 elements, for copying a transposed view with `rows` rows and `columns` columns.
-pub const fn capacity(rows: usize, columns: usize) -> usize {
-    rows * stride(columns) + LINE
-}
+    /// Returns the number of strips.
+    pub fn number(self) -> usize {
+        self.matrix.rows.div_ceil(ROWS)
+    }
 
-/// Returns the copy's row stride, in f32 elements, for rows of `columns` elements: the columns rounded up to whole
-/// cache lines, plus one padding line. Without the padding, rows of 512 elements would begin at multiples of a power of
-/// 2, and evict each other from a core's cache.
-const fn stride(columns: usize) -> usize {
-    columns.next_multiple_of(LINE) + LINE
+    /// Returns the strip with this zero-based index.
+    pub fn strip(self, index: usize) -> Matrix<'a> {
+        let rows = index * ROWS..self.matrix.rows.min((index + 1) * ROWS);
+        match self.packed {
+            Some(panels) => {
+                let panel = Matrix::new(panels.at(index), [self.matrix.columns, ROWS], ROWS);
+                panel.columns(0..rows.len()).transposed()
+            }
+            None => self.matrix.rows(rows),
+        }
+    }
+
+    /// Returns the memory of the strip with this zero-based index, for prefetching; nothing if there is no such strip.
+    pub fn memory(self, index: usize) -> Runs<'a> {
+        Runs::of(match self.packed {
+            _ if index >= self.number() => self.matrix.rows(0..0),
+            Some(panels) => Matrix::new(panels.at(index), [1, panels.at(index).len()], panels.at(index).len()),
+            None => self.strip(index),
+        })
+    }
 }

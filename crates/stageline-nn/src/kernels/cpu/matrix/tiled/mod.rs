@@ -6,7 +6,8 @@
 //! - `kernel`: micro-kernels, which compute register tiles.
 //! - `vector`: a SIMD vector register.
 //! - `tile`: the register tile, the part of a product that a micro-kernel computes in one call.
-//! - `left`, `panels`: copy a product's two matrices into the order in which a micro-kernel reads them.
+//! - `panels`: packs a matrix into panels, in the order in which a micro-kernel reads it.
+//! - `left`: divides a product's left matrix into strips, the rows of a register tile.
 //! - `ahead`: prefetches data into the cache.
 //! - `cache`: the size of a cache line.
 //! - `parts`: splits matrices into the parts that are copied and computed.
@@ -28,7 +29,7 @@ use super::addends::Addends;
 use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
 use ahead::{Ahead, Runs};
-use left::by_rows;
+use left::Left;
 pub use panels::Panels;
 use parts::parts;
 pub use tile::Tile;
@@ -37,16 +38,18 @@ pub use tile::Tile;
 /// rows of a tile would not stay in a core's L1 cache.
 const DEPTH: usize = 512;
 
-/// Number of right-matrix columns that are packed at a time for each core, in SIMD vectors, for products as deep as
-/// [`DEPTH`]; a product of half this depth packs twice as many. The packed panels take at most 128 KiB with AVX2 and
-/// 256 KiB with AVX-512, so they fit into a core's L2 cache together with the data for the next panels.
-const VECTORS: usize = 8;
+/// Number of right-matrix columns that are packed at a time for each core, for products as deep as [`DEPTH`]; a product
+/// of half this depth packs twice as many. The packed panels take at most 256 KiB, so they fit into a core's L2 cache
+/// together with the data for the next panels. With fewer columns, the left matrix would be read from the L2 cache more
+/// often, and rows of the right matrix in pieces of less than 512 bytes.
+const COLUMNS_OF_A_CORE: usize = 128;
 
 /// Largest number of right-matrix columns that are packed at a time for all cores together.
 const COLUMNS: usize = 512;
 
-/// Largest number of rows of a transposed left matrix that are copied at a time.
-const ROWS: usize = 512;
+/// Largest number of rows of a transposed left matrix that are packed at a time: a number of whole strips. As deep as
+/// [`DEPTH`], they take about 1 MiB.
+const ROWS: usize = 86 * Tile::ROWS;
 
 thread_local! {
     static BUFFERS: Cell<Buffers> = Cell::default();
@@ -56,14 +59,14 @@ thread_local! {
 /// operating system is slow on first write.
 #[derive(Default)]
 struct Buffers {
-    rows: Vec<f32>,
+    strips: Vec<f32>,
     panels: Vec<f32>,
 }
 
 /// Allocates this thread's buffers for packed matrices, so that the thread's first product need not allocate them.
 pub fn allocate_buffers() {
     BUFFERS.set(Buffers {
-        rows: Vec::with_capacity(left::capacity(ROWS, DEPTH)),
+        strips: Vec::with_capacity(panels::capacity(ROWS, DEPTH)),
         panels: Vec::with_capacity(panels::capacity(COLUMNS, DEPTH)),
     });
 }
@@ -74,13 +77,14 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     let mut buffers = BUFFERS.take();
     let depth = left.columns.div_ceil(left.columns.div_ceil(DEPTH));
     let rows_at_once = if left.column_stride == 1 { left.rows } else { ROWS };
-    let columns_at_once = COLUMNS.min(DEPTH / depth * VECTORS * tile.lanes * cores.number());
+    let columns_at_once = COLUMNS.min(DEPTH / depth * COLUMNS_OF_A_CORE * cores.number());
     for summed in parts(left.columns, depth) {
         let output_too = addends.output || summed.start > 0;
         let addends = Addends { output: output_too, bias: addends.bias.filter(|_| summed.end == left.columns) };
         let right = right.rows(summed.clone());
         for rows in parts(left.rows, rows_at_once) {
-            let left = by_rows(left.rows(rows.clone()).columns(summed.clone()), &mut buffers.rows, cores);
+            let left = left.rows(rows.clone()).columns(summed.clone());
+            let left = Left::of(left, &mut buffers.strips, cores);
             for columns in parts(right.columns, columns_at_once) {
                 let next = right.columns(columns.end..right.columns.min(columns.end + columns_at_once));
                 let panels = Panels::of(right.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
@@ -109,17 +113,15 @@ pub fn multiply_packed(tile: &Tile, mut output: MatrixMut, left: Matrix, panels:
 fn multiply_panels(
     tile: &Tile,
     output: MatrixMut,
-    left: Matrix,
+    left: Left,
     panels: Panels,
     addends: Addends,
     next: Matrix,
     cores: Cores,
 ) {
-    let (next, parts_of_next) = (Runs::of(next), left.rows.div_ceil(Tile::ROWS));
-    let strips = output.strips(Tile::ROWS).zip(parts(left.rows, Tile::ROWS)).enumerate();
-    cores.each(strips, |(strip, (output, rows))| {
-        let next_strip = Runs::of(left.rows(rows.end..left.rows.min(rows.end + Tile::ROWS)));
-        let ahead = Ahead::of(next_strip.part(0, 1), next.part(strip, parts_of_next));
-        tile.multiply(output, left.rows(rows), panels, addends, ahead);
+    let next = Runs::of(next);
+    cores.each(output.strips(Tile::ROWS).enumerate(), |(index, output)| {
+        let ahead = Ahead::of(left.memory(index + 1).part(0, 1), next.part(index, left.number()));
+        tile.multiply(output, left.strip(index), panels, addends, ahead);
     });
 }

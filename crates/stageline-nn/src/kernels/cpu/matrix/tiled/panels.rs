@@ -1,6 +1,6 @@
-//! Packs a product's right matrix into panels, in the order in which a micro-kernel reads it ([`Panels`]).
+//! Packs a matrix into panels, in the order in which a micro-kernel reads it ([`Panels`]).
 
-use std::arch::x86_64::_MM_HINT_T0;
+use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -8,13 +8,15 @@ use super::super::super::wide::wide;
 use super::super::cores::Cores;
 use super::super::view::Matrix;
 use super::cache::{LINE, prefetch};
+use super::kernel::ROWS;
 use super::transpose::transpose;
+use super::vector::Vector;
 
-/// Number of right-matrix rows that are packed into all panels at a time, while the next rows are prefetched.
-const ROWS: usize = 8;
+/// Number of matrix rows that are packed into all panels at a time, while the next rows are prefetched.
+const AT_ONCE: usize = 8;
 
-/// A product's right matrix, packed into panels. Each panel has as many columns of the matrix as a register tile, and
-/// is row-major.
+/// A matrix packed into panels, which are row-major copies of some consecutive columns. The panels of a product's right
+/// matrix have as many columns as a register tile. Those of a transposed left matrix have as many as the tile has rows.
 #[derive(Clone, Copy)]
 pub struct Panels<'a> {
     numbers: &'a [f32],
@@ -29,31 +31,36 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Packs the matrix `right` into panels of `width` columns, the width of a register tile, in the memory of
-    /// `buffer`. If the last panel has fewer columns, it is padded with zeros.
-    pub fn of(right: Matrix, width: usize, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
-        let number = right.columns.div_ceil(width);
-        let of_a_panel = width * right.rows;
+    /// Packs `matrix` into panels of `width` columns, the width or height of a register tile, in the memory of `buffer`.
+    /// If the last panel has fewer columns, it is padded with zeros.
+    pub fn of(matrix: Matrix, width: usize, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
+        let number = matrix.columns.div_ceil(width);
+        let of_a_panel = width * matrix.rows;
         let room = room(buffer, number * of_a_panel);
         let of_a_core = number.div_ceil(cores.number());
         cores.each(room.chunks_mut(of_a_core * of_a_panel).enumerate(), |(index, panels)| {
             let first = index * of_a_core * width;
-            let right = right.columns(first..right.columns.min(first + of_a_core * width));
-            if right.column_stride == 1 { copy_rows(right, width, panels) } else { copy_columns(right, width, panels) }
+            let part = matrix.columns(first..matrix.columns.min(first + of_a_core * width));
+            if part.column_stride == 1 { copy_rows(part, width, panels) } else { copy_columns(part, width, panels) }
         });
         // SAFETY: the loop above has written every element of every panel.
-        Self { numbers: unsafe { room.assume_init_ref() }, width, of_a_panel, first_row: 0, rows: right.rows }
+        Self { numbers: unsafe { room.assume_init_ref() }, width, of_a_panel, first_row: 0, rows: matrix.rows }
     }
 
-    /// Returns the number of panels that the right matrix is packed into.
+    /// Returns the number of panels.
     pub fn number(self) -> usize {
         self.numbers.len() / self.of_a_panel
     }
 
-    /// Returns the packed panels as row-major slices, in the order of the right matrix's columns.
-    pub fn iter(self) -> impl Iterator<Item = &'a [f32]> {
+    /// Returns the packed panel with this zero-based index as a row-major slice.
+    pub fn at(self, index: usize) -> &'a [f32] {
         let rows = self.first_row * self.width..(self.first_row + self.rows) * self.width;
-        self.numbers.chunks_exact(self.of_a_panel).map(move |panel| &panel[rows.clone()])
+        &self.numbers[index * self.of_a_panel..][rows]
+    }
+
+    /// Returns the packed panels as row-major slices, in the order of the matrix's columns.
+    pub fn iter(self) -> impl Iterator<Item = &'a [f32]> {
+        (0..self.number()).map(move |index| self.at(index))
     }
 
     /// Returns a view of the rows `range` (zero-based indices) of all panels.
@@ -78,7 +85,7 @@ pub const fn capacity(columns: usize, rows: usize) -> usize {
 
 /// Returns uninitialised memory in `buffer` for `numbers` f32 elements, and drops the buffer's previous contents. The
 /// memory is aligned to a cache line, because kernels are slower if a vector spans two lines.
-pub fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
+fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
     buffer.clear();
     buffer.reserve(numbers + LINE);
     let spare = buffer.spare_capacity_mut();
@@ -88,25 +95,39 @@ pub fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
 
 wide! {
     // Packs a matrix with contiguous rows into row-major panels of `width` columns.
-    fn copy_rows(right: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
-        for first in (0..right.rows).step_by(ROWS) {
-            for (index, panel) in panels.chunks_exact_mut(width * right.rows).enumerate() {
-                let columns = index * width..right.columns.min((index + 1) * width);
-                for row in first..right.rows.min(first + ROWS) {
-                    let later = right.values.as_ptr().wrapping_add((row + ROWS) * right.row_stride + columns.start);
-                    prefetch::<_MM_HINT_T0>(later);
-                    let from = &right.values[row * right.row_stride..][columns.clone()];
-                    let (to, beyond) = panel[row * width..][..width].split_at_mut(from.len());
-                    // A plain loop instead of `write_copy_of_slice`, because calling the system's `memcpy` takes longer
-                    // than this copy.
-                    let ((to, to_rest), (from, from_rest)) = (to.as_chunks_mut::<8>(), from.as_chunks::<8>());
-                    for (to, from) in to.iter_mut().zip(from) {
-                        *to = from.map(MaybeUninit::new);
+    fn copy_rows(matrix: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
+        const OF_AVX2: usize = __m256::LANES * __m256::IN_A_ROW;
+        const OF_AVX512: usize = __m512::LANES * __m512::IN_A_ROW;
+        match width {
+            ROWS => copy_pieces::<ROWS>(matrix, panels),
+            OF_AVX2 => copy_pieces::<OF_AVX2>(matrix, panels),
+            OF_AVX512 => copy_pieces::<OF_AVX512>(matrix, panels),
+            width => unreachable!("no register tile has {width} rows or columns"),
+        }
+    }
+}
+
+/// Packs a matrix with contiguous rows into row-major panels of `WIDTH` columns. The width is a constant, because short
+/// copies of a variable length take several times as long.
+#[inline(always)]
+fn copy_pieces<const WIDTH: usize>(matrix: Matrix, panels: &mut [MaybeUninit<f32>]) {
+    for first in (0..matrix.rows).step_by(AT_ONCE) {
+        for (index, panel) in panels.chunks_exact_mut(WIDTH * matrix.rows).enumerate() {
+            let columns = index * WIDTH..matrix.columns.min((index + 1) * WIDTH);
+            let (pieces, _) = panel.as_chunks_mut::<WIDTH>();
+            for row in first..matrix.rows.min(first + AT_ONCE) {
+                // Of the pieces of a row that begin in the same cache line, the first prefetches.
+                if columns.start % LINE < WIDTH {
+                    let later = (row + AT_ONCE) * matrix.row_stride + columns.start;
+                    prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later));
+                }
+                let (from, to) = (&matrix.values[row * matrix.row_stride..][columns.clone()], &mut pieces[row]);
+                match from.as_array::<WIDTH>() {
+                    Some(from) => *to = from.map(MaybeUninit::new),
+                    None => {
+                        to.fill(MaybeUninit::new(0.0));
+                        to[..from.len()].write_copy_of_slice(from);
                     }
-                    for (to, from) in to_rest.iter_mut().zip(from_rest) {
-                        to.write(*from);
-                    }
-                    beyond.fill(MaybeUninit::new(0.0));
                 }
             }
         }
@@ -114,8 +135,8 @@ wide! {
 }
 
 /// Packs a matrix with contiguous columns into row-major panels of `width` columns.
-fn copy_columns(right: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
-    for (columns, panel) in right.transposed().strips(width).zip(panels.chunks_exact_mut(width * right.rows)) {
+fn copy_columns(matrix: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
+    for (columns, panel) in matrix.transposed().strips(width).zip(panels.chunks_exact_mut(width * matrix.rows)) {
         // SAFETY: the processor has AVX2, because products are computed in tiles only on such processors.
         unsafe { transpose(columns, panel, width) };
     }
