@@ -64,7 +64,7 @@ wide! {
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
             let Some(target) = target else { continue };
             let most = largest(row);
-            let total = sum(row, |_, logit| exp_from_below(logit - most));
+            let total = sum([row], |[logit]| exp_from_below(logit - most));
             *scale = [most, 1.0 / total];
             *loss = f64::from(total).ln() + f64::from(most) - f64::from(row[target]);
         }

@@ -88,10 +88,10 @@ wide! {
         let share = 1.0 / gamma.len() as f32;
         for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
             let mean = match norm.kind {
-                Norm::Layer => share * sum(row, |_, x| x),
+                Norm::Layer => share * sum([row], |[x]| x),
                 Norm::RootMeanSquare => 0.0,
             };
-            let variance = share * sum(row, |_, x| (x - mean) * (x - mean));
+            let variance = share * sum([row], |[x]| (x - mean) * (x - mean));
             let over_deviation = 1.0 / (variance + norm.epsilon).sqrt();
             *moments = [mean, over_deviation];
             for ((x, gamma), beta) in row.iter_mut().zip(gamma).zip(beta) {
@@ -108,12 +108,12 @@ wide! {
         let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
         let rows = rows.chunks_exact(width).zip(moments);
         for (gradients, (row, &[mean, over_deviation])) in gradients.chunks_exact_mut(width).zip(rows) {
-            let scaled = |at: usize, gradient: f32| gradient * gamma[at];
             let plain = match norm {
-                Norm::Layer => share * sum(gradients, scaled),
+                Norm::Layer => share * sum([gradients, gamma], |[gradient, gamma]| gradient * gamma),
                 Norm::RootMeanSquare => 0.0,
             };
-            let along = share * sum(gradients, |at, gradient| scaled(at, gradient) * (row[at] - mean) * over_deviation);
+            let along = share
+                * sum([gradients, gamma, row], |[gradient, gamma, x]| gradient * gamma * (x - mean) * over_deviation);
             for ((gradient, x), gamma) in gradients.iter_mut().zip(row).zip(gamma) {
                 *gradient = over_deviation * (*gradient * gamma - plain - (x - mean) * over_deviation * along);
             }

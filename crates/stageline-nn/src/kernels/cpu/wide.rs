@@ -74,20 +74,24 @@ fn versions_left_out() -> usize {
 /// register.
 pub(super) const LANES: usize = 16;
 
-/// Returns the sum of `term(index, element)` over all elements of a row. The order of the additions does not depend on
-/// the processor.
+/// Returns the sum of `term` over the positions of one or more rows of the same length. `term` gets the elements of all
+/// rows at a position. The order of the additions does not depend on the processor.
+///
+/// # Panics
+/// Panics if a row is shorter than the first.
 #[inline(always)]
-pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
+pub(super) fn sum<const N: usize>(rows: [&[f32]; N], term: impl Fn([f32; N]) -> f32) -> f32 {
+    let length = rows[0].len();
+    let rows = rows.map(|row| row[..length].as_chunks::<LANES>());
     let mut lanes = [0.0; LANES];
-    let whole = row.len() / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
-        let part: &[f32; LANES] = row[start..start + LANES].try_into().expect("a part has one number for each lane");
+    for index in 0..length / LANES {
+        let parts = rows.map(|(parts, _)| &parts[index]);
         for lane in 0..LANES {
-            lanes[lane] += term(start + lane, part[lane]);
+            lanes[lane] += term(parts.map(|part| part[lane]));
         }
     }
-    for at in whole..row.len() {
-        lanes[at - whole] += term(at, row[at]);
+    for at in 0..length % LANES {
+        lanes[at] += term(rows.map(|(_, rest)| rest[at]));
     }
     folded(lanes, |one, other| one + other)
 }

@@ -170,7 +170,7 @@ wide! {
                 *score = exp_from_below((*score - most) * scale);
             }
             row[seen..].fill(0.0);
-            let share = 1.0 / sum(row, |_, weight| weight);
+            let share = 1.0 / sum([row], |[weight]| weight);
             for weight in row {
                 *weight *= share;
             }
@@ -190,7 +190,7 @@ wide! {
             // A few more keys are computed, so that the loops run over whole SIMD vectors.
             let padded = seen.start..(seen.start + (end - seen.start).next_multiple_of(LANES)).min(keys);
             let (row, weights) = (&mut row[padded.clone()], &weights[padded]);
-            let mean = sum(row, |at, gradient| gradient * weights[at]);
+            let mean = sum([row, weights], |[gradient, weight]| gradient * weight);
             for (gradient, weight) in row.iter_mut().zip(weights) {
                 *gradient = scale * weight * (*gradient - mean);
             }
