@@ -9,10 +9,9 @@ use rayon::prelude::*;
 
 use super::numbers::{is_own, numbers, of_numbers};
 
-/// Number of elements that one CPU core overwrites at a time in an elementwise operation. In f32, a chunk and the chunk
-/// that it is copied from fit into a core's L1 cache together. Smaller chunks would not be worth the cost of using
-/// another core.
-pub const PART: usize = 1 << 11;
+/// Number of elements that one CPU core overwrites at a time in an elementwise operation. In f32, they fit into a
+/// core's cache. Smaller chunks would not be worth the cost of using another core.
+pub const PART: usize = 1 << 14;
 
 /// The output of a CPU kernel that begins with the values of an f32 tensor. The kernel iterates over the
 /// [`parts`](Self::parts), overwrites their elements with its results, and takes the output with

@@ -172,7 +172,8 @@ pub(super) mod tests {
 
     /// The sizes of products that are computed in tiles: the number of rows of the left matrix, its number of columns,
     /// and the number of columns of the right matrix. Most numbers of columns of the right matrix are near that of a
-    /// tile. Each of the three numbers is once above 512, the largest number that is copied at once.
+    /// tile. Each of the three numbers is once above the largest number that is copied at once, which is 516 for rows
+    /// and 512 for the others.
     const IN_TILES: [[usize; 3]; 9] = [
         [16, 3, 17],
         [17, 8, 23],
@@ -181,7 +182,7 @@ pub(super) mod tests {
         [24, 64, 64],
         [29, 20, 65],
         [530, 16, 70],
-        [40, 1030, 70],
+        [40, 1030, 150],
         [37, 50, 600],
     ];
 

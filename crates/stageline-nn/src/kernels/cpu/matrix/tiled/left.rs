@@ -42,9 +42,11 @@ impl<'a> Left<'a> {
 
     /// Returns the memory of the strip with this zero-based index, for prefetching; nothing if there is no such strip.
     pub fn memory(self, index: usize) -> Runs<'a> {
-        Runs::of(match self.packed {
-            _ if index >= self.number() => self.matrix.rows(0..0),
-            Some(panels) => Matrix::new(panels.at(index), [1, panels.at(index).len()], panels.at(index).len()),
+        if index >= self.number() {
+            return Runs::of(self.matrix.rows(0..0));
+        }
+        Runs::of(match self.packed.map(|panels| panels.at(index)) {
+            Some(panel) => Matrix::new(panel, [1, panel.len()], panel.len()),
             None => self.strip(index),
         })
     }

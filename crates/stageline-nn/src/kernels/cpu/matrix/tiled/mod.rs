@@ -39,9 +39,9 @@ pub use tile::Tile;
 const DEPTH: usize = 512;
 
 /// Number of right-matrix columns that are packed at a time for each core, for products as deep as [`DEPTH`]; a product
-/// of half this depth packs twice as many. The packed panels take at most 256 KiB, so they fit into a core's L2 cache
-/// together with the data for the next panels. With fewer columns, the left matrix would be read from the L2 cache more
-/// often, and rows of the right matrix in pieces of less than 512 bytes.
+/// of half this depth packs twice as many. The packed panels take at most 256 KiB, which fits into a core's L2 cache on
+/// most processors. With fewer columns, a core would read the left matrix from that cache more often, and rows of the
+/// right matrix in pieces of less than 512 bytes.
 const COLUMNS_OF_A_CORE: usize = 128;
 
 /// Largest number of right-matrix columns that are packed at a time for all cores together.

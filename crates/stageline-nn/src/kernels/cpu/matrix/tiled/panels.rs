@@ -116,7 +116,7 @@ fn copy_pieces<const WIDTH: usize>(matrix: Matrix, panels: &mut [MaybeUninit<f32
             let columns = index * WIDTH..matrix.columns.min((index + 1) * WIDTH);
             let (pieces, _) = panel.as_chunks_mut::<WIDTH>();
             for row in first..matrix.rows.min(first + AT_ONCE) {
-                // Of the pieces of a row that begin in the same cache line, the first prefetches.
+                // One prefetch for each cache line, counted from the first column: narrow pieces share lines.
                 if columns.start % LINE < WIDTH {
                     let later = (row + AT_ONCE) * matrix.row_stride + columns.start;
                     prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later));

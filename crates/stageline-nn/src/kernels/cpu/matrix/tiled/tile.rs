@@ -17,7 +17,7 @@ pub struct Tile {
     /// Number of columns of the largest register tile that a micro-kernel computes.
     pub columns: usize,
     /// Number of f32 lanes in the processor's vector registers: 16 with AVX-512, and 8 with AVX2.
-    pub lanes: usize,
+    lanes: usize,
     /// Micro-kernels for all tile sizes, indexed by the number of vectors in a row minus 1, and then by the number of
     /// rows minus 1.
     kernels: &'static [[Kernel; kernel::ROWS]],
