@@ -115,13 +115,14 @@ fn copy_pieces<const WIDTH: usize>(matrix: Matrix, panels: &mut [MaybeUninit<f32
         for (index, panel) in panels.chunks_exact_mut(WIDTH * matrix.rows).enumerate() {
             let columns = index * WIDTH..matrix.columns.min((index + 1) * WIDTH);
             let (pieces, _) = panel.as_chunks_mut::<WIDTH>();
-            for row in first..matrix.rows.min(first + AT_ONCE) {
+            let pieces = &mut pieces[first..matrix.rows.min(first + AT_ONCE)];
+            for (row, to) in (first..).zip(pieces) {
                 // One prefetch for each cache line, counted from the first column: narrow pieces share lines.
                 if columns.start % LINE < WIDTH {
                     let later = (row + AT_ONCE) * matrix.row_stride + columns.start;
                     prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later));
                 }
-                let (from, to) = (&matrix.values[row * matrix.row_stride..][columns.clone()], &mut pieces[row]);
+                let from = &matrix.values[row * matrix.row_stride..][columns.clone()];
                 match from.as_array::<WIDTH>() {
                     Some(from) => *to = from.map(MaybeUninit::new),
                     None => {
