@@ -129,9 +129,19 @@ fn signal(child: &Child, name: &str) {
     Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
-/// The flags for a run of the GPT example whose steps take long, and that writes checkpoints.
+/// Micro-batches of a step that takes long enough to be interrupted.
 #[cfg(unix)]
-const LONG_STEPS: &str = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
+const LONG: usize = 64;
+
+/// Micro-batches of a step that takes minutes.
+#[cfg(unix)]
+const ENDLESS: usize = 16_384;
+
+/// Returns the flags for a run of the GPT example that writes checkpoints, and whose steps have this many micro-batches.
+#[cfg(unix)]
+fn steps_of(micro_batches: usize) -> String {
+    format!("--steps 10 --micro-batches {micro_batches} --context 64 --width 64 --checkpoint @kept")
+}
 
 /// Reads the output of a run up to a line that begins with `start`.
 #[cfg(unix)]
@@ -143,11 +153,12 @@ fn read_until(said: &mut impl BufRead, start: &str) {
     }
 }
 
-/// Starts a run of the GPT example whose steps take long, and waits until its first step has begun. Returns the process
-/// and its output.
+/// Starts a run of the GPT example whose steps have this many micro-batches, and waits until its first step has begun.
+/// Returns the process and its output.
 #[cfg(unix)]
-fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
-    let mut child = place.command(LONG_STEPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+fn in_a_step_of(micro_batches: usize, place: &Place) -> (Child, BufReader<ChildStdout>) {
+    let mut command = place.command(&steps_of(micro_batches));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
     read_until(&mut said, "validation: ");
     (child, said)
@@ -159,7 +170,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
     use std::io::Read;
     for name in ["-INT", "-TERM"] {
         let place = Place::new();
-        let (mut child, mut said) = in_a_long_step(&place);
+        let (mut child, mut said) = in_a_step_of(LONG, &place);
         signal(&child, name);
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
@@ -167,7 +178,8 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
         assert!(rest.contains("; to resume from it: --resume ") && !rest.contains("sha256"), "{rest}");
     }
     let place = Place::new();
-    let (mut child, _said) = in_a_long_step(&place);
+    // A busy machine may send the second signal long after the first one, so no step may end between them.
+    let (mut child, _said) = in_a_step_of(ENDLESS, &place);
     // The system may merge two signals that arrive together, so they are sent until the process ends.
     let status = loop {
         signal(&child, "-INT");
@@ -185,7 +197,7 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
 #[test]
 fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
     let place = Place::new();
-    let (child, said) = in_a_long_step(&place);
+    let (child, said) = in_a_step_of(LONG, &place);
     drop(said);
     let ended = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&ended.stderr);
@@ -202,7 +214,7 @@ fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
 fn closed_outputs_end_the_run_with_a_checkpoint() {
     let place = Place::new();
     let (read, write) = std::io::pipe().unwrap();
-    let mut command = place.command(LONG_STEPS);
+    let mut command = place.command(&steps_of(LONG));
     let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
     drop(command); // closes its copy of the pipe's writing end
     let mut said = BufReader::new(read);

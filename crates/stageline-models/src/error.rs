@@ -56,10 +56,11 @@ pub enum ModelError {
     /// The model folder contains tensors that its configuration does not describe. Check that `config.json` and the
     /// weights are of the same model.
     #[error(
-        "{}: the configuration does not describe the tensor `{}` (and {more} more); are config.json and the weights of \
+        "{}: the configuration does not describe the tensor `{}`{}; are config.json and the weights of \
          one model?",
         shown(path),
-        Printable::new(name)
+        Printable::new(name),
+        and_more(*more)
     )]
     UnexpectedTensor {
         /// The path of the weights file with the first tensor that the model's configuration does not describe.
@@ -100,10 +101,11 @@ pub enum ModelError {
     /// [`TorchWeights::keep`](crate::TorchWeights::keep) or
     /// [`TorchWeights::leave_out`](crate::TorchWeights::leave_out).
     #[error(
-        "{}: the tensor `{}` (and {more} more) is no parameter of the model; give the names of parameters with `rename`, \
+        "{}: the tensor `{}`{} is no parameter of the model; give the names of parameters with `rename`, \
          or select such tensors with `keep` or `leave_out`",
         shown(path),
-        Printable::new(name)
+        Printable::new(name),
+        and_more(*more)
     )]
     NoParameter {
         /// The path of the weights file with the first tensor that corresponds to no parameter.
@@ -201,10 +203,11 @@ pub enum ModelError {
     /// adapters may be those of another model, or of the model's head or embeddings. PEFT can merge the latter into the
     /// weights.
     #[error(
-        "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; give adapters of this model, and \
+        "{}: the tensor `{}`{} adapts no linear layer of the model's blocks; give adapters of this model, and \
          merge those of the head and of embeddings with PEFT (`merge_and_unload`)",
         shown(path),
-        Printable::new(name)
+        Printable::new(name),
+        and_more(*more)
     )]
     NotAdapted {
         /// The path of the adapters' weights file with the tensor that belongs to no linear layer.
@@ -243,6 +246,11 @@ fn ways_out(cause: &FolderError) -> &'static str {
         FolderError::Shape { .. } => "select it with `draw` if it shall have new values",
         _ => "if the tensor has another name, give it with `rename`; select it with `draw` if it shall have new values",
     }
+}
+
+/// Returns the words that follow the first of several tensors in a message: how many others there are.
+fn and_more(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(" (and {others} more)") }
 }
 
 impl ModelError {

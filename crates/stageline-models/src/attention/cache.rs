@@ -14,9 +14,9 @@ use crate::attention::{DocumentStarts, Scope};
 /// The state of a model's text generation: the current text and the position in it, shared by all pipelines of the
 /// model. [`Generation`](crate::Generation) manages it; callers need not use it.
 ///
-/// An input that continues the generated text carries a mark: a tensor of a special shape in place of the document
-/// starts. The first layer recognises it, and passes the text and the position to the blocks ([`Scope::Generated`]).
-/// These attend to the keys and values that they stored for earlier marked inputs, and store the new ones.
+/// An input that continues the generated text carries a mark in place of the document starts: a tensor with one column
+/// more than the input has tokens. The first layer recognises it, and passes the text and the position to the blocks
+/// ([`Scope::Generated`]), which attend to the keys and values of earlier marked inputs, and store the new ones.
 ///
 /// Without the mark, blocks attend within each sample or document, as in training, so other pipelines of the model may
 /// run between two generated tokens. The position must not change while a marked input is processed, because the first

@@ -1,7 +1,8 @@
 //! Maps a model's parameters to the tensors of a model folder, in the format of the Hugging Face hub.
 //!
 //! Input: the layers of a [`Row`](stageline::Row), a family's tensor names, and an opened model folder. Output: each
-//! parameter's tensor, and parameters that are read on first use. This folder must not know families or adapters.
+//! parameter's tensor, and parameters that are read on first use. This folder must not know the folders of the
+//! model families and of LoRA.
 //!
 //! - `names`: the tensor names of parameters on the Hugging Face hub (`Names`, `Naming`, `HubTensor`).
 //! - `position`: the place of a parameter in a model (`Position`).

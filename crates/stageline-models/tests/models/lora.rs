@@ -171,7 +171,7 @@ fn folders_of_adapters_that_do_not_fit_are_refused_with_the_file_and_the_reason(
         let name = "base_model.model.lm_head.lora_A.weight".to_owned();
         tensors.push(TensorLayout { name, dtype: Dtype::F32, shape: vec![2, 24] });
     });
-    let expected = "adapter_model.safetensors: the tensor `base_model.model.lm_head.lora_A.weight` (and 0 more) adapts no \
+    let expected = "adapter_model.safetensors: the tensor `base_model.model.lm_head.lora_A.weight` adapts no \
                     linear layer of the model's blocks; give adapters of this model, and merge those of the head and of \
                     embeddings with PEFT (`merge_and_unload`)";
     assert_eq!(more, expected);

@@ -4,9 +4,9 @@
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
 //! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, not tracked by
-//! autodiff, and outputs are new tensors. AdamW's step takes burn's tensors; on the CPU it updates a parameter and its
-//! moments in place if nothing else uses their memory. A kernel keeps none of its inputs and outputs between calls, and
-//! must not know stages or plans.
+//! autodiff, and outputs are new tensors, or take the memory of an input that the caller gives away. AdamW's step takes
+//! burn's tensors; on the CPU it updates a parameter and its moments in place if nothing else uses their memory. A
+//! kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the dispatch of an operation to a tensor's
 //!   backend.

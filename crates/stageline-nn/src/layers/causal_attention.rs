@@ -19,8 +19,8 @@ use crate::layers::at_least_f32::at_least_f32;
 /// The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
 /// - In f32 on this host's CPU, attention is one operation. It skips the scores of positions that no query attends to,
-///   and saves its input and the attention weights for the backward pass. If a head has more weights than without a
-///   window over 2048 positions, the backward pass computes them again.
+///   and saves its input and the attention weights for the backward pass. For long sequences (without a window, of more
+///   than 2048 positions) it saves only the input, and the backward pass computes the weights again.
 /// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. The
 ///   limit is lower on GPUs with little shared memory or few threads in a thread block. For larger heads burn's
 ///   operations compute all scores, and the attention weights are saved.
@@ -44,7 +44,8 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
 ///
 /// # Panics
 /// Panics if the columns do not match the heads or the window is 0, as [`causal_attention`] does, and if `starts` has
-/// another shape. In f32 on this host's CPU it also panics if an element of `starts` is greater than its own position.
+/// another shape. In f32 on this host's CPU it also panics if an element of `starts` is negative or greater than
+/// its own position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
     heads: impl Into<AttentionHeads>,
@@ -57,9 +58,10 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     let [batch, length, columns] = query_key_value.dims();
     let AttentionHeads { query, key_value, window } = heads;
     assert!(
-        key_value > 0 && query > 0 && query.is_multiple_of(key_value) && window != Some(0),
-        "{query} query heads cannot share {key_value} key-value heads with a window of {window:?}"
+        key_value > 0 && query > 0 && query.is_multiple_of(key_value),
+        "{query} query heads cannot share {key_value} key-value heads; give a multiple of the key-value heads"
     );
+    assert!(window != Some(0), "the attention window is 0; give 1 position or more, or `None`");
     assert!(
         columns.is_multiple_of(heads.columns()) && columns > 0,
         "{columns} columns do not divide into the queries, keys and values of {query} heads with {key_value} key-value heads"

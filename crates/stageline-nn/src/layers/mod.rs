@@ -1,5 +1,6 @@
 //! The layers and functions that models are built from. The layers have burn's parameters. Their backward passes can be
-//! split into input and weight gradients, or are one operation in the autodiff graph.
+//! split into input and weight gradients, or are one operation in the autodiff graph, except those of
+//! `AccumulatedBatchNorm` and `Dropout`, which consist of burn's operations.
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
 //! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are

@@ -3,12 +3,13 @@
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::RmsNormConfig;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::{Norm, Normalisation};
+use crate::layers::at_least_f32::at_least_f32;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
@@ -58,7 +59,7 @@ impl RmsNorm {
         }
         // A sum of squares needs f32, because f16 has too small a range and bf16 too little precision.
         let given = FloatDType::from(input.dtype());
-        let wide = if input.dtype() == DType::F64 { FloatDType::F64 } else { FloatDType::F32 };
+        let wide = at_least_f32(given);
         let input = input.cast(wide);
         let root = (input.clone().square().mean_dim(D - 1) + self.epsilon).sqrt();
         (input / root * self.gamma.val().cast(wide).unsqueeze()).cast(given)

@@ -110,7 +110,7 @@ impl Config {
         limits::positive("layer_norm_epsilon", fields.layer_norm_epsilon)?;
         limits::deviation("initializer_range", fields.initializer_range)?;
         if !width.is_multiple_of(heads) {
-            return Err(format!("n_embd {width} does not divide into n_head {heads}"));
+            return Err(format!("n_embd {width} is not a multiple of n_head {heads}"));
         }
         Ok(Self {
             vocabulary: fields.vocab_size,

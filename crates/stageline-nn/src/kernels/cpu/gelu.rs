@@ -184,6 +184,7 @@ mod tests {
             assert_eq!((value(f32::INFINITY, form), value(0.0, form)), (f32::INFINITY, 0.0));
             assert_eq!(derivative(30.0, form), 1.0);
             assert!(value(-30.0, form).abs() < 1e-30 && derivative(-30.0, form).abs() < 1e-30);
+            assert_eq!((value(-1e38, form), value(1e38, form)), (0.0, 1e38));
         }
         assert!(derivative(1e30, Tanh) == 1.0 && derivative(-1e30, Tanh).abs() < 1e-30);
     }

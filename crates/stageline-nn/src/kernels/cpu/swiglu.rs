@@ -56,6 +56,20 @@ mod tests {
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
     #[test]
+    fn extreme_gates_give_the_limits_of_swiglu_and_its_gradients() {
+        for (number, [value, slope]) in
+            [(-f32::MAX, [0.0, 0.0]), (-1e3, [0.0, 0.0]), (1e3, [1e3, 1.0]), (1e38, [1e38, 1.0])]
+        {
+            let (mut gate, mut up) = ([number], [1.0]);
+            gated(&mut gate, &up);
+            assert_eq!(gate, [value]);
+            gate = [number];
+            to_both(&mut gate, &mut up, &[1.0]);
+            assert_eq!([gate, up], [[slope], [value]], "{number}");
+        }
+    }
+
+    #[test]
     fn every_instruction_set_gives_the_same_bits() {
         let numbers = |salt: usize| (0..101).map(|at| ((at * salt % 83) as f32 - 41.0) * 0.13).collect::<Vec<_>>();
         assert_same_bits(|| {

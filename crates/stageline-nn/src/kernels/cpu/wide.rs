@@ -130,11 +130,13 @@ pub(super) fn exp_from_below(x: f32) -> f32 {
     exp(if x < -87.0 { -87.0 } else { x })
 }
 
-/// Returns the logistic function 1 / (1 + exp(-x)), accurate to a few units in the last place. |x| is clamped to 87.
+/// Returns the logistic function 1 / (1 + exp(-x)), accurate to a few units in the last place. For an x below -87, at
+/// the end of f32's range, it returns 0.
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     let small = exp_from_below(-x.abs());
-    (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
+    let above = if x < 0.0 { small } else { 1.0 };
+    (if x < -87.0 { 0.0 } else { above }) / (1.0 + small)
 }
 
 /// Returns the exponential of an x from -87 to 0, accurate to a few units in the last place. The algorithm is that of

@@ -180,8 +180,8 @@ wide! {
 
 wide! {
     // Turns the gradients of attention weights into the gradients of the unscaled scores in place. Each row has one
-    // query's gradients for `keys` keys. `seen` are the indices of the keys that the first query may attend to. Each
-    // further query may attend to one more key. All other keys get 0, and so do keys whose weight is 0.
+    // query's gradients for `keys` keys. `seen` is the range of the keys that the first query may attend to. The range of
+    // each later query ends one key later. The other keys of a row get 0, and so do keys whose weight is 0.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], seen: Range<usize>, keys: usize, scale: f32) {
         for (query, (row, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let end = seen.end + query;

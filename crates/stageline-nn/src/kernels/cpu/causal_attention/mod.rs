@@ -118,9 +118,10 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     if let Some(starts) = starts {
         let queries = (0..sizes.length).cycle();
         for ((first, start), query) in first_keys.iter_mut().zip(integers::<2>(starts)).zip(queries) {
-            let start = usize::try_from(start).ok().filter(|start| *start <= query);
-            let start = start.unwrap_or_else(|| panic!("the document of position {query} must not start after it"));
-            *first = start.max(*first);
+            match usize::try_from(start) {
+                Ok(start) if start <= query => *first = start.max(*first),
+                _ => panic!("the document of position {query} starts at {start}; give a position from 0 to {query}"),
+            }
         }
     }
     first_keys

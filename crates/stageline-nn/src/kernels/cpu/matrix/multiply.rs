@@ -17,9 +17,9 @@ use super::view::{Matrix, MatrixMut};
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
 /// Inner dimensions (columns of the left matrix) for which `sum += left @ right` has the same bits as computing the
-/// product first and then adding it. Here an output element's products are summed before they are added to the output.
-/// A larger dimension adds several partial sums, and a smaller one makes `gemm` add every product separately, so both
-/// round differently.
+/// product first and then adding it. With these, all products of an output element are summed before the output is
+/// added. With a larger one, several partial sums are added to the output one by one, and with a smaller one `gemm`
+/// adds each product separately, so both round differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// Smallest number of left-matrix rows for which a product is computed in register tiles. With fewer rows, packing the
@@ -33,8 +33,8 @@ pub fn allocate_buffers() {
     if tiled::Tile::of_processor().is_some() {
         tiled::allocate_buffers();
     }
-    // The product below has too few rows for tiles, so `gemm` computes it. `gemm` uses the buffer that it keeps if the
-    // right matrix consists of whole SIMD vectors.
+    // This product has too few rows for tiles, so `gemm` computes it. Its right matrix consists of whole SIMD vectors,
+    // because only then does `gemm` use the buffer that it keeps for later products.
     const COLUMNS: usize = 64;
     let zeros = [0.0; COLUMNS * COLUMNS];
     let right = Matrix::new(&zeros, [COLUMNS, COLUMNS], COLUMNS);

@@ -33,9 +33,10 @@ impl<'a> Matrix<'a> {
 }
 
 impl Packed<'_> {
-    /// Splits the rows `all` of a left matrix into strips, the parts whose products with a packed matrix are as fast as
-    /// that of all rows. So a caller may leave out the part of each strip that it does not need, such as that beyond a
-    /// triangle. The crate `gemm` is fastest with all rows at once.
+    /// Splits the rows `all` of a left matrix into strips, which a caller multiplies one by one. For each strip it may
+    /// leave out columns that it does not need, such as the keys after the queries of the strip in causal attention.
+    /// With register tiles a strip has the 6 rows of a tile. The crate `gemm` is fastest with all rows at once, so
+    /// without tiles there is one strip.
     pub fn strips(all: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let rows = all.len().max(1);
         #[cfg(target_arch = "x86_64")]

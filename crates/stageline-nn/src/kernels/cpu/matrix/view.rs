@@ -45,6 +45,7 @@ impl<'a> Matrix<'a> {
 
     /// Returns a view of this matrix's columns `range` (zero-based indices).
     pub fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
         self.transposed().rows(range).transposed()
     }
 }

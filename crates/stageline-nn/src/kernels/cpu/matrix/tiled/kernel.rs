@@ -113,7 +113,7 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize, const
             let number = if TRANSPOSED {
                 *left.add(row)
             } else {
-                // Two registers suffice to address three rows, because an instruction can add the stride once or twice.
+                // An x86 address can add the stride 0, 1 or 2 times, so two registers address three rows.
                 let number = *left.add(row % 3 * of.left_stride);
                 if row % 3 == 2 {
                     left = left.wrapping_add(3 * of.left_stride);

@@ -12,7 +12,7 @@ use super::kernel::ROWS;
 use super::transpose::transpose;
 use super::vector::Vector;
 
-/// Number of matrix rows that are packed into all panels at a time, while the next rows are prefetched.
+/// Number of matrix rows that are packed into all panels at a time, while a part of the next rows is prefetched.
 const AT_ONCE: usize = 8;
 
 /// A matrix packed into panels, which are row-major copies of some consecutive columns. The panels of a product's right
@@ -117,7 +117,7 @@ fn copy_pieces<const WIDTH: usize>(matrix: Matrix, panels: &mut [MaybeUninit<f32
             let (pieces, _) = panel.as_chunks_mut::<WIDTH>();
             let pieces = &mut pieces[first..matrix.rows.min(first + AT_ONCE)];
             for (row, to) in (first..).zip(pieces) {
-                // One prefetch for each cache line, counted from the first column: narrow pieces share lines.
+                // Pieces narrower than a cache line share one prefetch. A wider piece prefetches only its first line.
                 if columns.start % LINE < WIDTH {
                     let later = (row + AT_ONCE) * matrix.row_stride + columns.start;
                     prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later));
