@@ -39,19 +39,19 @@ struct Flags {
     export_adapter: Option<PathBuf>,
     /// JSON file with an array of equally long arrays of token ids. After training, the model's logits for them are
     /// written to --out
-    #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json")]
+    #[arg(help_heading = "Inference", long, value_name = "TOKENS.json")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
     #[arg(help_heading = "Outputs", long, value_name = "FILE.safetensors")]
     out: Option<PathBuf>,
     /// Text that the model continues after training
-    #[arg(help_heading = "Outputs", long, value_name = "TEXT")]
+    #[arg(help_heading = "Inference", long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Formats --prompt as a user message with the model's chat template, and generates the answer
-    #[arg(help_heading = "Outputs", long)]
+    #[arg(help_heading = "Inference", long)]
     chat: bool,
     /// Number of tokens to generate after --prompt [default: max_new_tokens of the folder, or 100]
-    #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
+    #[arg(help_heading = "Inference", long, value_name = "TOKENS")]
     new_tokens: Option<usize>,
     #[command(flatten)]
     sampling: SamplingFlags,
@@ -80,11 +80,11 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
     let adapters = flags.export_adapter.as_deref();
     adapters.map_or(Ok(()), |folder| model.check_adapter_export(folder)).context("--export-adapter")?;
-    let sampling = flags.sampling.sampling(&model, seed);
+    let sampling = flags.prompt.as_ref().map(|_| flags.sampling.sampling(&model, seed)).transpose()?;
     let answered = |text: &str| encoding.encode_chat(&[Message::new("user", text)]);
     let tokens = |text| if flags.chat { answered(text) } else { encoding.encode_whole(text) };
     let prompt = flags.prompt.as_deref().map(tokens).transpose().context("--prompt")?;
-    prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
+    prompt.iter().zip(&sampling).try_for_each(|(prompt, by)| model.check_prompt(prompt, by)).context("--prompt")?;
     let ignored = |name| say(format_args!("{name} of the model's settings has no effect: it is not implemented"));
     has_data.then(|| model.ignored_in_training()).into_iter().flatten().try_for_each(ignored)?;
     prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
@@ -121,7 +121,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         unwritten.unless(exported.and_then(|()| say(format_args!("the model is in {}", folder.display()))));
     }
     rows.iter().zip(&flags.out).try_for_each(|(rows, out)| model.write_logits(&mut pipeline, rows.input(), out))?;
-    if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
+    if let (Some(prompt), Some(sampling), Some(text)) = (&prompt, sampling, &flags.prompt) {
         write!(stdout(), "{}", if flags.chat { "" } else { text })?; // of a conversation only the answer is shown
         let most = flags.new_tokens.or(model.max_new_tokens()).unwrap_or(100);
         continue_text(&model, &mut pipeline, &*encoding, prompt, most, sampling)?;

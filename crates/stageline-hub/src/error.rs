@@ -22,10 +22,11 @@ const MOST_REASON: usize = 400;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// Nothing exists at the path of the model folder. Give the path of a folder with a model, such as one that
+    /// Nothing exists at the path of the model folder. Give the path of a folder with a model or adapters, such as one that
     /// `hf download NAME --local-dir DIR` creates.
     #[error(
-        "{} does not exist; give the path of a folder with a model, such as one that `hf download NAME --local-dir DIR` makes",
+        "{} does not exist; give the path of a folder with a model or adapters, such as one that `hf download NAME \
+         --local-dir DIR` makes",
         shown(path)
     )]
     PathNotFound {
@@ -71,8 +72,8 @@ pub enum FolderError {
         /// The path of the adapter configuration, `adapter_config.json`, in the model folder.
         path: PathBuf,
     },
-    /// A file that the model folder must contain does not exist. Download the whole model again.
-    #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
+    /// A file that the model folder must contain does not exist. Download the whole folder again.
+    #[error("{} is missing, but {reason}; download the whole folder again", shown(path))]
     MissingFile {
         /// The path of the missing file in the model folder.
         path: PathBuf,
@@ -119,8 +120,8 @@ pub enum FolderError {
         most: u64,
     },
     /// A file of the model folder is not valid JSON or not valid safetensors, for example because it was truncated.
-    /// Download the file again.
-    #[error("{} is malformed: {}; download it again", shown(path), Printable::new(reason).at_most(MOST_REASON))]
+    /// Correct the file, or download it again.
+    #[error("{} is malformed: {}; correct it, or download it again", shown(path), Printable::new(reason).at_most(MOST_REASON))]
     Malformed {
         /// The path of the file of a model folder that is not valid JSON or not valid safetensors.
         path: PathBuf,
@@ -186,11 +187,12 @@ pub enum FolderError {
         /// first.
         similar: Vec<String>,
     },
-    /// The shape of a tensor in a weights file differs from the shape that the caller expects. Check that `config.json`
-    /// belongs to these weights.
+    /// The shape of a tensor in a weights file differs from the shape that the caller expects. Check that the
+    /// configuration belongs to these weights; that of adapters is in `adapter_config.json`, and in the `config.json`
+    /// of their model.
     #[error(
-        "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json belongs to these \
-         weights",
+        "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json (and \
+         adapter_config.json, for adapters) belongs to these weights",
         shown(path),
         Printable::new(tensor),
         shape(found),

@@ -170,14 +170,17 @@ pub enum ModelError {
         /// The paths, in the model, of the two parameters that would share a tensor name.
         parameters: [String; 2],
     },
-    /// The rank of LoRA adapters is 0 or larger than every dimension of the model's linear layers, or their alpha is
-    /// not finite.
-    #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1 to {most}, and a finite alpha")]
+    /// The rank of new LoRA adapters is 0 or larger than every dimension of the model's linear layers, or their alpha
+    /// is 0 or not finite.
+    #[error(
+        "LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1 to {most}, and a finite alpha other \
+         than 0"
+    )]
     LoraScale {
         /// The requested rank of the LoRA adapters. It must be from 1 to `most`.
         rank: usize,
         /// The alpha of the LoRA adapters: the product of an adapter's two matrices is multiplied by alpha / rank. It
-        /// must be finite.
+        /// must be finite and not 0.
         alpha: f64,
         /// The largest valid rank of LoRA adapters for this model: the largest number of inputs or outputs of any of
         /// its linear layers.

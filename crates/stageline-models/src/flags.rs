@@ -47,19 +47,19 @@ pub struct ModelFlags {
 #[derive(Clone, Debug, clap::Args)]
 pub struct SamplingFlags {
     /// Sampling temperature; 0 always takes the likeliest token [default: that of the model's settings, or 0.8]
-    #[arg(help_heading = "Outputs", long)]
+    #[arg(help_heading = "Inference", long)]
     pub temperature: Option<f64>,
     /// Top-k sampling: each token is drawn from this number of likeliest tokens; 0 draws from all tokens [default: that
     /// of the model's settings, or 0]
-    #[arg(help_heading = "Outputs", long)]
+    #[arg(help_heading = "Inference", long)]
     pub top_k: Option<usize>,
     /// Nucleus (top-p) sampling: each token is drawn from the smallest set of likeliest tokens whose probabilities add
     /// up to at least this number [default: that of the model's settings, or 1]
-    #[arg(help_heading = "Outputs", long)]
+    #[arg(help_heading = "Inference", long)]
     pub top_p: Option<f64>,
     /// Repetition penalty for tokens that the text already has; 1 for none [default: that of the model's settings, or
     /// 1]
-    #[arg(help_heading = "Outputs", long)]
+    #[arg(help_heading = "Inference", long)]
     pub repetition_penalty: Option<f64>,
 }
 
@@ -195,15 +195,15 @@ fn regex_of(flag: &'static str, pattern: &str) -> Result<Regex, ModelFlagError> 
 impl SamplingFlags {
     /// Returns the sampling settings that the flags give, with the seed `seed`. An unset flag takes its value from the
     /// model's `generation_config.json`, or else its default.
-    pub fn sampling(&self, model: &LanguageModel, seed: u64) -> Sampling {
-        let of_model = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY });
-        Sampling {
+    pub fn sampling(&self, model: &LanguageModel, seed: u64) -> Result<Sampling, ModelError> {
+        let of_model = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY })?;
+        Ok(Sampling {
             temperature: self.temperature.unwrap_or(of_model.temperature),
             top_k: self.top_k.or(of_model.top_k),
             top_p: self.top_p.or(of_model.top_p),
             repetition_penalty: self.repetition_penalty.unwrap_or(of_model.repetition_penalty),
             ..of_model
-        }
+        })
     }
 
     /// Whether at least one of the sampling flags was given.

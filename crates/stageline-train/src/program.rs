@@ -38,8 +38,9 @@ pub struct NoFlags {}
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 ///
 /// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again or have
-/// `#[arg(help_heading = "Outputs")]`. Give flags for output files this heading, so that a checkpoint from elsewhere
-/// cannot choose which files are written.
+/// the heading `Outputs` or `Inference` (`#[arg(help_heading = "Outputs")]`). Give flags for output files the heading
+/// `Outputs`, so that a checkpoint from elsewhere cannot choose which files are written, and flags for using the
+/// trained model the heading `Inference`.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     flags: PhantomData<F>,

@@ -40,8 +40,8 @@ const SPECIAL_TOKENS: [&str; 7] =
 /// reads. A model folder may have another template for conversations with tools.
 ///
 /// A template is rendered with the settings, variables and functions of `apply_chat_template` in the Transformers
-/// library, and with most methods of Python's strings and dictionaries. Very small and very large floats print
-/// differently.
+/// library, and with most methods of Python's strings and dictionaries. Whole numbers of more than 64 bits become
+/// floats.
 ///
 /// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {

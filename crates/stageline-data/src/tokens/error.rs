@@ -282,7 +282,11 @@ impl TokenError {
 
 impl From<Unreadable> for TokenError {
     fn from(Unreadable { path, source }: Unreadable) -> Self {
-        Self::Io { path, source }
+        match source.kind() {
+            // Entries of folders exist, so what is missing is the target of a link.
+            io::ErrorKind::NotFound if path.is_symlink() => Self::DanglingLink { path },
+            _ => Self::Io { path, source },
+        }
     }
 }
 

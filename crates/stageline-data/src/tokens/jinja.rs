@@ -1,20 +1,20 @@
 //! The environment of a chat template: Jinja with the settings, functions and filters of the Transformers library, and
 //! with Python's formatting of values.
 
-use std::io;
-
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::Serializer;
 
 use crate::tokens::date::Date;
 use crate::tokens::literals::as_in_python;
+use crate::tokens::python::{PythonJson, PythonStr};
 
 /// The maximum number of instructions that a template may execute; each 64 bytes of output count as one. It is far more
-/// than a conversation needs, and limits the output to 640 MB.
+/// than a conversation needs, and limits the output to 640 MB. It does not bound the time of a single instruction, such
+/// as the length of a list that was doubled many times.
 const FUEL: u64 = 10_000_000;
 
 /// The name of the chat template in its Jinja environment. It has no extension such as `.html`, so Jinja does not
@@ -30,6 +30,7 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     environment.set_unknown_method_callback(call_method);
     environment.set_formatter(write_as_python);
     environment.add_filter("tojson", to_json);
+    environment.add_filter("string", to_string);
     // In Python, `None` cannot be iterated over.
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     // As in Python's Jinja, all values with a length and items are sequences, even strings and dictionaries.
@@ -62,10 +63,10 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
 const DEEPEST: usize = 100;
 
 /// Rejects a value that cannot be printed safely: it is nested deeper than [`DEEPEST`], which would overflow the stack,
-/// may contain itself, or consists of more than 2^20 values.
+/// may contain itself, or consists of more than 2^20 values, counting 64 bytes of a string as one.
 fn check_depth(value: &Value) -> Result<(), Error> {
     fn is_within(value: &Value, depth: usize, visits: &mut usize) -> bool {
-        *visits += 1;
+        *visits += 1 + value.as_str().map_or(0, str::len) / 64;
         if depth == 0 || *visits > 1 << 20 {
             return false;
         }
@@ -87,17 +88,19 @@ fn check_depth(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Prints a value in a rendered template as Python's Jinja does, with `True`, `False` and `None`.
+/// Prints a value in a rendered template as Python's Jinja does.
 fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     check_depth(value)?;
-    let text = if value.is_none() {
-        "None"
-    } else if value.kind() == ValueKind::Bool {
-        if value.is_true() { "True" } else { "False" }
-    } else {
+    if value.is_undefined() || value.kind() == ValueKind::String {
         return minijinja::escape_formatter(out, state, value);
-    };
-    Ok(out.write_str(text)?)
+    }
+    Ok(write!(out, "{}", PythonStr(value))?)
+}
+
+/// The filter `string` of chat templates, which returns a value as Python's `str` does.
+fn to_string(value: &Value) -> Result<Value, Error> {
+    check_depth(value)?;
+    Ok(if value.kind() == ValueKind::String { value.clone() } else { PythonStr(value).to_string().into() })
 }
 
 /// Whether a value and all of its parts are defined. Python's `json.dumps` raises an error for an undefined value.
@@ -131,48 +134,19 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     if !is_defined(value) {
         return Err(refused("tojson of a value that the conversation does not have".into()));
     }
-    let mut bytes = Vec::new();
-    let written = match indent {
-        Some(width) => {
-            let blanks = " ".repeat(width);
-            value
-                .serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(blanks.as_bytes())))
-        }
-        None => {
-            let [item, key] = match separators.as_deref() {
-                None => [", ", ": "].map(str::to_owned),
-                Some([item, key]) => [item, key].map(Clone::clone),
-                Some(others) => {
-                    return Err(refused(format!("tojson has two separators, and {} are given", others.len())));
-                }
-            };
-            value.serialize(&mut Serializer::with_formatter(&mut bytes, OneLine { item, key }))
+    let [item, key] = match (indent, separators.as_deref()) {
+        (Some(_), _) => [",", ": "].map(str::to_owned),
+        (None, None) => [", ", ": "].map(str::to_owned),
+        (None, Some([item, key])) => [item, key].map(Clone::clone),
+        (None, Some(others)) => {
+            return Err(refused(format!("tojson has two separators, and {} are given", others.len())));
         }
     };
-    written.map_err(|error| refused(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let layout = PythonJson::new(item, key, indent);
+    value.serialize(&mut Serializer::with_formatter(&mut bytes, layout)).map_err(|error| refused(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
 }
 
 /// Maximum indent of `tojson`, in spaces; a larger one is an error, because it could fill the host memory.
 const WIDEST_INDENT: usize = 64;
-
-/// The one-line layout of Python's `json.dumps`, with a separator between items (`item`) and one after each key
-/// (`key`).
-struct OneLine {
-    item: String,
-    key: String,
-}
-
-impl Formatter for OneLine {
-    fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
-    }
-
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
-    }
-
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(self.key.as_bytes())
-    }
-}

@@ -15,8 +15,9 @@
 //!   `pieces`: splits a long text, so that memory use is bounded.
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], the inputs of a
 //!   chat template besides the messages. `answers`: locates the answers in the text.
-//! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds six modules.
+//! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds seven modules.
 //!   `tokenizer`: `Tokenizer`. `chat_template`: renders a conversation as text. `jinja`: Jinja as in Python.
+//!   `python`: values as Python writes them.
 //!   `literals`: Python's string literals in templates. `date`: dates in templates. `panics`: converts panics of
 //!   libraries to errors.
 //! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one document, and adds the
@@ -59,6 +60,8 @@ mod panics;
 mod parallel;
 mod pieces;
 mod prepare;
+#[cfg(feature = "tokenizers")]
+mod python;
 mod regular_file;
 mod source;
 mod split;

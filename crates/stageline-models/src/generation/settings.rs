@@ -1,8 +1,11 @@
 //! Reads the generation settings of a model folder, and lists those that this crate does not implement. The settings
 //! are in `generation_config.json` or, in older folders without this file, in `config.json`.
 
+use std::path::PathBuf;
+
 use serde_json::Value;
 
+use crate::error::ModelError;
 use crate::generation::Sampling;
 use crate::model::LanguageModel;
 
@@ -48,21 +51,26 @@ impl LanguageModel {
     /// A `repetition_penalty` in the file is always used. Temperature, top-k and top-p are used only if `do_sample` is
     /// true; missing or `null` ones then have the Transformers library's defaults: temperature 1, top-k 50, and no
     /// top-p.
-    pub fn sampling(&self, usual: Sampling) -> Sampling {
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Config`] if one of these settings, `max_new_tokens` or `eos_token_id` has a wrong type or
+    /// an impossible value.
+    pub fn sampling(&self, usual: Sampling) -> Result<Sampling, ModelError> {
         let settings = self.generation_settings();
+        check(settings).map_err(|reason| ModelError::Config { path: self.generation_path(), reason })?;
         let number = |name: &str| settings[name].as_f64();
         let sampling =
             Sampling { repetition_penalty: number("repetition_penalty").unwrap_or(usual.repetition_penalty), ..usual };
         if settings["do_sample"] != true {
-            return sampling;
+            return Ok(sampling);
         }
         let top_k = settings["top_k"].as_u64().unwrap_or(TOP_K);
-        Sampling {
+        Ok(Sampling {
             temperature: number("temperature").unwrap_or(1.0),
             top_k: usize::try_from(top_k).ok().filter(|top_k| *top_k > 0),
             top_p: number("top_p").filter(|top_p| *top_p < 1.0),
             ..sampling
-        }
+        })
     }
 
     /// Returns `max_new_tokens` of the model folder's generation settings: the number of tokens to generate. `None` if
@@ -87,6 +95,40 @@ impl LanguageModel {
     fn generation_settings(&self) -> &Value {
         self.generation_config().unwrap_or(self.config())
     }
+
+    /// Returns the path of the file with the generation settings.
+    fn generation_path(&self) -> PathBuf {
+        match self.generation_config() {
+            Some(_) => self.home().join("generation_config.json"),
+            None => self.config_path().to_owned(),
+        }
+    }
+}
+
+/// Checks the types and values of the generation settings that are used. A missing or `null` setting is allowed. The
+/// error is a message that names the setting and what to give.
+fn check(settings: &Value) -> Result<(), String> {
+    let is_number = |value: &Value, allowed: fn(f64) -> bool| value.as_f64().is_some_and(allowed);
+    let is_token = |value: &Value| value.is_i64() || value.is_u64();
+    for (name, value) in settings.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        let (is_allowed, allowed) = match name.as_str() {
+            "do_sample" => (value.is_boolean(), "true or false"),
+            "temperature" => (is_number(value, |number| number >= 0.0), "0 or more"),
+            "top_k" => (value.is_u64(), "a whole number from 0"),
+            "top_p" => (is_number(value, |number| (0.0..=1.0).contains(&number)), "a number from 0 to 1"),
+            "repetition_penalty" => (is_number(value, |number| number > 0.0), "a number above 0"),
+            "max_new_tokens" => (value.as_u64().is_some_and(|tokens| tokens > 0), "a whole number from 1"),
+            "eos_token_id" => {
+                let tokens = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                (tokens.iter().all(is_token), "a token's id, or a list of them")
+            }
+            _ => continue,
+        };
+        if !is_allowed {
+            return Err(format!("{name} {value}: give {allowed}"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the field name `sliding_window` if the model is a Llama and its `config.json` sets this field; otherwise
@@ -116,6 +158,28 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn settings_of_a_wrong_type_or_value_are_refused_by_name() {
+        let allowed = json!({
+            "do_sample": true, "temperature": 0.6, "top_k": 0, "top_p": 1, "repetition_penalty": 1.1,
+            "max_new_tokens": null, "eos_token_id": [2, -1], "transformers_version": "5.24",
+        });
+        assert_eq!(check(&allowed), Ok(()));
+        for (name, value, allowed) in [
+            ("do_sample", json!("yes"), "true or false"),
+            ("temperature", json!("0.5"), "0 or more"),
+            ("temperature", json!(-1), "0 or more"),
+            ("top_k", json!(-1), "a whole number from 0"),
+            ("top_p", json!(1.5), "a number from 0 to 1"),
+            ("repetition_penalty", json!(0), "a number above 0"),
+            ("max_new_tokens", json!(-3), "a whole number from 1"),
+            ("eos_token_id", json!("a"), "a token's id, or a list of them"),
+            ("eos_token_id", json!([2, "a"]), "a token's id, or a list of them"),
+        ] {
+            assert_eq!(check(&json!({name: value})), Err(format!("{name} {value}: give {allowed}")));
+        }
+    }
 
     #[test]
     fn fields_that_change_a_generation_are_ignored_by_name() {

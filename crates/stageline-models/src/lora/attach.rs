@@ -29,7 +29,8 @@ impl Adapters {
     /// # Errors
     /// Returns [`ModelError`] if:
     ///
-    /// - The rank is 0 or larger than every dimension of the linear layers, or alpha is not finite.
+    /// - The rank of new adapters is 0 or larger than every dimension of the linear layers, or their alpha is 0 or not
+    ///   finite.
     /// - No linear layer is selected for new adapters.
     /// - The adapter folder has no tensors, or has tensors of other layers or shapes, or of dtypes other than F32, F16
     ///   and BF16.
@@ -38,11 +39,11 @@ impl Adapters {
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
         let linear: Vec<_> = parameters.iter().filter(|parameter| parameter.is_linear).collect();
         let most = linear.iter().flat_map(|parameter| &parameter.shape).copied().max().unwrap_or(0);
-        if rank == 0 || rank > most || !alpha.is_finite() {
-            return Err(ModelError::LoraScale { rank, alpha, most });
-        }
         match adapters.lora.folder() {
             Some(folder) => adapters.check(folder, &linear)?,
+            None if rank == 0 || rank > most || !alpha.is_finite() || alpha == 0.0 => {
+                return Err(ModelError::LoraScale { rank, alpha, most });
+            }
             None if linear.iter().any(|parameter| adapters.selects(&parameter.name)) => {}
             None => {
                 let known = linear.into_iter().map(|parameter| parameter.name.clone()).collect();

@@ -87,7 +87,12 @@ impl Config {
         let alpha = config["lora_alpha"].as_f64().filter(|alpha| alpha.is_finite());
         let alpha = alpha.ok_or_else(|| format!("lora_alpha {}: give a number", config["lora_alpha"]))?;
         let dropout = config["lora_dropout"].as_f64().unwrap_or(0.0);
-        Ok(Self { rank, alpha, stabilised: config["use_rslora"] == true, dropout })
+        let stabilised = match &config["use_rslora"] {
+            Value::Null => false,
+            Value::Bool(stabilised) => *stabilised,
+            other => return Err(format!("use_rslora {other}: give true or false")),
+        };
+        Ok(Self { rank, alpha, stabilised, dropout })
     }
 
     /// Returns the scale of an adapter: the factor by which the product of its two matrices is multiplied.
@@ -153,6 +158,7 @@ mod tests {
             ("r", json!(0), "r 0: give the rank as a whole number from 1"),
             ("r", json!("8"), "r \"8\": give the rank as a whole number from 1"),
             ("lora_alpha", json!(null), "lora_alpha null: give a number"),
+            ("use_rslora", json!(1), "use_rslora 1: give true or false"),
         ] {
             assert_eq!(with(field, value), Err(reason.to_owned()));
         }

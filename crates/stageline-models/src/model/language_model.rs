@@ -19,6 +19,7 @@ use crate::families::initial::with_zero_row;
 use crate::families::{Block, Embeddings, Family, Head};
 use crate::lora::{Adapters, Lora, fnv1a};
 use crate::model::ReadLazily;
+use crate::model::open::folder_of;
 use crate::parameters::{LAYERS, Naming, Selection, StoredParameter, no_tensors, parameters_of};
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -42,8 +43,8 @@ pub(super) struct Inner {
     pub(super) naming: Naming,
     /// The opened model folder from which the parameters are read; `None` for a new model.
     pub(super) folder: Option<Arc<ModelFolder>>,
-    /// The path of the folder that contains the model's configuration, and perhaps a tokenizer.
-    pub(super) home: PathBuf,
+    /// The path of the model's configuration file.
+    pub(super) config_path: PathBuf,
     /// The seed from which a new model's parameters are initialised; 0 for a model that was opened from a folder.
     pub(super) seed: u64,
     /// Parameter id of the token embedding table. A tied head's projection has the same id, so that a pipeline
@@ -95,8 +96,8 @@ impl LanguageModel {
     /// [`export`](Self::export) writes the model with the adapters merged into its weights.
     ///
     /// # Errors
-    /// - [`ModelError::LoraScale`] if the rank is 0 or larger than every dimension of the linear layers, or if alpha is
-    ///   not finite.
+    /// - [`ModelError::LoraScale`] if the rank of new adapters is 0 or larger than every dimension of the linear layers,
+    ///   or if their alpha is 0 or not finite.
     /// - Another [`ModelError`] if no linear layer is selected, or if the adapter folder is empty or has adapters of
     ///   another model.
     pub fn adapt(self, lora: Lora) -> Result<Self, ModelError> {
@@ -120,13 +121,16 @@ impl LanguageModel {
         self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision).described(self.description())
     }
 
-    /// Returns a description of the function that the model computes: the model type, and a hash of the configuration
-    /// and the adapters' scale. The parameters' names and shapes do not show these.
+    /// Returns a description of the function that the model computes: the model type, a hash of the configuration, and
+    /// the adapters' scale. The parameters' names and shapes do not show these.
     fn description(&self) -> String {
         let Inner { family, adapters, config, .. } = &*self.0;
         let kind = config["model_type"].as_str().unwrap_or_default();
-        let scale = adapters.as_ref().map(Adapters::scale);
-        format!("{kind} with the configuration {:016x}", fnv1a(&format!("{} {scale:?}", family.function())))
+        let of_adapters = match adapters {
+            Some(adapters) => format!("LoRA adapters scaled by {}", adapters.scale()),
+            None => "no adapters".to_owned(),
+        };
+        format!("{kind} with the configuration {:016x} and {of_adapters}", fnv1a(&family.function()))
     }
 
     /// Returns the model as a [`Row`] of layers with their initial parameters, not those of the folder. `table` creates
@@ -210,7 +214,12 @@ impl LanguageModel {
 
     /// Returns the path of the folder that contains the model's configuration, and perhaps a tokenizer.
     pub fn home(&self) -> &Path {
-        &self.0.home
+        folder_of(&self.0.config_path)
+    }
+
+    /// Returns the path of the model's configuration file.
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.0.config_path
     }
 
     pub(crate) fn generation_config(&self) -> Option<&Value> {

@@ -82,7 +82,6 @@ impl LanguageModel {
             _ => naming,
         };
         let (angles, cache) = (family.angles(), KeyValueCache::default());
-        let home = folder_of(path).to_owned();
         let (table, frozen) = (ParamId::new(), no_tensors());
         Ok(Self(Arc::new(Inner {
             family,
@@ -90,7 +89,7 @@ impl LanguageModel {
             generation,
             naming,
             folder,
-            home,
+            config_path: path.to_owned(),
             seed,
             table,
             angles,
@@ -117,7 +116,7 @@ impl LanguageModel {
 }
 
 /// Returns the path of the folder that contains `file`. For a plain file name, this is `.`, the current folder.
-fn folder_of(file: &Path) -> &Path {
+pub(super) fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -113,7 +113,7 @@ fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
     config["no_repeat_ngram_size"] = 3.into();
     let model = new(folder.path(), &config);
     let settings = |model: &LanguageModel| {
-        let Sampling { temperature, top_k, top_p, repetition_penalty, .. } = model.sampling(Sampling::GREEDY);
+        let Sampling { temperature, top_k, top_p, repetition_penalty, .. } = model.sampling(Sampling::GREEDY).unwrap();
         (temperature, top_k, top_p, repetition_penalty)
     };
     assert_eq!(
@@ -162,8 +162,14 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
     let new = LanguageModel::new(place.join("config.json"), 5).unwrap();
     for model in [opened, new] {
         assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3, 5]));
-        assert_eq!(model.sampling(Sampling::GREEDY).top_k, Some(7));
+        assert_eq!(model.sampling(Sampling::GREEDY).unwrap().top_k, Some(7));
     }
+    std::fs::write(place.join("generation_config.json"), r#"{"top_p": "x"}"#).unwrap();
+    let error = LanguageModel::open(&place).unwrap().sampling(Sampling::GREEDY).unwrap_err().to_string();
+    assert!(
+        error.contains("generation_config.json") && error.contains(r#"top_p "x": give a number from 0 to 1"#),
+        "{error}"
+    );
     std::fs::write(place.join("generation_config.json"), "{").unwrap();
     assert!(LanguageModel::new(place.join("config.json"), 5).is_err());
 }

@@ -80,7 +80,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         HeldOut::Share(share) => share,
         HeldOut::Data(_) => 0.0,
     };
-    ensure!((0.0..1.0).contains(&share), "a fraction of {share} is held out; give at least 0 and less than 1");
+    ensure!((0.0..1.0).contains(&share), "--held-out: the share is {share}; give at least 0 and less than 1");
     let settings = &TokenSettings { end_of_document: end_of_document(path, settings)?, ..*settings };
     let (training, form) = open(path, settings, share)?;
     let HeldOut::Data(path) = settings.held_out else { return Ok(training) };

@@ -1,6 +1,7 @@
 //! Training data in a JSON file of token rows, which are trained on in the order of the file ([`TokenRows`]).
 
-use std::path::Path;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
@@ -23,6 +24,7 @@ const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 /// Training data for a language model: token rows of equal length, each of which is one sample. Rows are used in order,
 /// and again from the first after the last. In a row, every token but the first is a target.
 pub struct TokenRows {
+    path: PathBuf,
     rows: Vec<Vec<u32>>,
 }
 
@@ -34,26 +36,32 @@ impl TokenRows {
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.
     pub fn read(path: &Path) -> Result<Self> {
         let shown = || path.display().to_string();
-        let text = std::io::read_to_string(open_file(path, MOST_BYTES_OF_ROWS)?).with_context(shown)?;
-        let rows: Vec<Vec<u32>> = serde_json::from_str(&text).with_context(|| format!("{}: {ROWS}", path.display()))?;
-        let Some(first) = rows.first().filter(|row| !row.is_empty()) else { bail!("{}: there is no token", shown()) };
+        let mut json = Vec::new();
+        open_file(path, MOST_BYTES_OF_ROWS)?.read_to_end(&mut json).with_context(shown)?;
+        let rows: Vec<Vec<u32>> = serde_json::from_slice(&json).with_context(|| format!("{}: {ROWS}", shown()))?;
+        let Some(first) = rows.first().filter(|row| !row.is_empty()) else {
+            bail!("{}: there is no token; {ROWS}", shown());
+        };
         if let Some(other) = rows.iter().position(|row| row.len() != first.len()) {
             let (length, expected) = (rows[other].len(), first.len());
             bail!("{}: row {other} has {length} tokens, and row 0 has {expected}; give rows of one length", shown());
         }
-        Ok(Self { rows })
+        Ok(Self { path: path.to_owned(), rows })
     }
 
     /// Checks that all token ids are below `vocabulary` (the model's vocabulary size), and that rows have at most
     /// `longest` tokens.
     ///
     /// # Errors
-    /// Returns an error that names the token or the row length that does not fit.
+    /// Returns an error that names the file, and the token or the row length that does not fit.
     pub fn check(&self, vocabulary: usize, longest: usize) -> Result<()> {
+        let (path, length) = (self.path.display(), self.rows[0].len());
         let largest = self.rows.iter().flatten().copied().max().unwrap_or_default() as usize;
-        ensure!(largest < vocabulary, "the rows have the token {largest}, and the model's vocabulary has {vocabulary}");
-        let length = self.rows[0].len();
-        ensure!(length <= longest, "the rows have {length} tokens, and the model takes at most {longest}");
+        ensure!(
+            largest < vocabulary,
+            "{path}: the token {largest} is not in the model's vocabulary; give ids below {vocabulary}"
+        );
+        ensure!(length <= longest, "{path}: the rows have {length} tokens; give at most {longest}, the model's length");
         Ok(())
     }
 
@@ -73,7 +81,8 @@ impl Data for TokenRows {
     type Target = Tokens;
 
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
-        ensure!(self.rows[0].len() > 1, "a row of one token has no target; give rows of two tokens or more");
+        let path = self.path.display();
+        ensure!(self.rows[0].len() > 1, "{path}: a row of one token has no target; give rows of two tokens or more");
         let row = |sample: usize| Sample::of_row(&self.rows[(step * samples + sample) % self.rows.len()]);
         Ok(batch(&(0..samples).map(row).collect::<Vec<_>>()))
     }
@@ -123,12 +132,15 @@ mod tests {
         let longer = read("[[1, 2, 3, 4, 5, 6, 7, 8, 9]]").unwrap();
         assert_ne!(longer.fingerprint(), rows.fingerprint(), "the same tokens are other samples");
         assert!(rows.check(10, 3).is_ok());
-        let unknown = "the rows have the token 9, and the model's vocabulary has 9";
-        assert_eq!(rows.check(9, 3).unwrap_err().to_string(), unknown);
-        assert_eq!(rows.check(10, 2).unwrap_err().to_string(), "the rows have 3 tokens, and the model takes at most 2");
+        let refused = |vocabulary, longest| rows.check(vocabulary, longest).unwrap_err().to_string();
+        let unknown = "rows.json: the token 9 is not in the model's vocabulary; give ids below 9";
+        assert!(refused(9, 3).ends_with(unknown), "{}", refused(9, 3));
+        let long = "rows.json: the rows have 3 tokens; give at most 2, the model's length";
+        assert!(refused(10, 2).ends_with(long), "{}", refused(10, 2));
         for (text, message) in [
             ("[[1, 2], [3]]", "row 1 has 1 tokens, and row 0 has 2; give rows of one length"),
-            ("[]", "there is no token"),
+            ("[]", ROWS),
+            ("\u{feff}[[1]]", ROWS),
             ("[[1], [-2]]", ROWS),
             ("[{\"text\": \"a\"}]", ROWS),
         ] {

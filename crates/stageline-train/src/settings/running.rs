@@ -101,7 +101,8 @@ fn fallbacks(name: FallbacksName) -> Fallbacks {
 /// Opens the devices of `--device`, including those of other hosts.
 fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     let names = DeviceName::parse_list(&flags.device).context("--device")?;
-    let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
+    let from_server = |path: &PathBuf| format!("--token-file {}: give a copy of the server's file", path.display());
+    let read = |path: &PathBuf| Token::read(path).with_context(|| from_server(path));
     let token = flags.token_file.as_ref().map(read).transpose()?;
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }

@@ -19,8 +19,8 @@ const ALIKE: f64 = 0.7;
 /// A resumed run does not take these flags from its checkpoint, because they do not affect the trained values, and most
 /// fit one machine only. For security, a checkpoint from elsewhere must not choose files to write, hosts to connect to,
 /// or the file with the secret token.
-pub(super) const OF_THE_RUN: [&str; 7] =
-    ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
+pub(super) const OF_THE_RUN: [&str; 8] =
+    ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Inference", "Outputs"];
 
 /// The maximum length of a setting's value, in bytes.
 pub(super) const LONGEST_VALUE: usize = 65_536;
