@@ -2,78 +2,18 @@
 
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::{
-    DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, OptimizerState, ParameterCount, Payload, Pipeline,
-    Recompute,
-};
-use sysinfo::System;
+use stageline::{DoesNotFit, Lever, MemoryEstimate, Payload, Pipeline, Recompute};
 
 use crate::data::Data;
 use crate::kernel_messages::Compiling;
+use crate::memory::available::{is_host, memory_of};
 use crate::memory::batches::BatchMemory;
 use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
 use crate::settings::check::LARGEST;
 use crate::settings::job::Job;
-use crate::settings::running::distinct;
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
-
-/// Returns the minimum memory, in bytes, per trained parameter in the flush (the end-of-step phase with gradient
-/// clipping and the optimizer step): its f32 value and its optimizer state. With `rollback`, both count twice, because
-/// the stage keeps copies. Gradients do not count, because they are freed.
-fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
-    let times = if rollback { 2 } else { 1 };
-    match optimizer {
-        OptimizerName::Adamw => times * 4 * (1 + 2),
-        // Muon has one state value for each element of a matrix. AdamW, which steps all other parameters, has two.
-        OptimizerName::Lion | OptimizerName::Muon => times * 4 * (1 + 1),
-        // Adafactor's row and column statistics are small, and plain SGD has no state.
-        OptimizerName::Adafactor | OptimizerName::Sgd => times * 4,
-    }
-}
-
-/// Rejects a model whose parameters and optimizer state alone exceed the devices' total memory, before any parameter is
-/// initialised. Host memory counts too if it stores the optimizer state. A frozen parameter counts with its stored
-/// (perhaps quantized) value only. `smaller` is the error's advice on how to make the model smaller; a `resumed` run,
-/// whose model is fixed, gets other advice.
-///
-/// # Errors
-/// Returns an error that proposes remedies if the parameters do not fit. Checks nothing if the memory of a device is
-/// unknown, such as that of a device on another host.
-pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
-    let ParameterCount { trained, frozen, frozen_bytes } = parameters;
-    let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
-    let needs = trained.saturating_mul(bytes).saturating_add(frozen_bytes);
-    let on_host = job.running.optimizer_state == OptimizerState::Host;
-    let host = if on_host { DeviceName::Cpu.open().ok() } else { None };
-    let devices: Vec<_> = job.running.devices.iter().cloned().chain(host).collect();
-    let Some(has) = memory_of_all(&devices, |device| memory_of(device, job, 0)) else { return Ok(()) };
-    let has_states = matches!(job.training.optimizer, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon);
-    let mut remedies = if resumed { vec!["free memory", "resume on another host"] } else { vec![smaller] };
-    if has_states && !devices.iter().any(is_host) {
-        remedies.push("try --optimizer-state host");
-    }
-    let leaner = format!("try {}", adafactor(job));
-    if has_states && !resumed {
-        remedies.push(&leaner);
-    }
-    ensure!(
-        needs <= has,
-        "{} parameters and their optimizer states need at least {:.3} GB, and there are {:.3} GB: {}",
-        trained + frozen,
-        needs as f64 / 1e9,
-        has as f64 / 1e9,
-        remedies.join(", or ")
-    );
-    Ok(())
-}
-
-/// Returns the total memory of `devices`, in bytes; `None` if that of any device is unknown. `of` returns one device's
-/// memory. A device that is listed several times counts once.
-fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
-    distinct(devices).map(of).try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
-}
 
 /// Estimates the memory that a training step needs on each device, and rejects a job that does not fit. With
 /// `--recompute auto`, also chooses the smallest amount of activation recomputation that fits.
@@ -287,65 +227,10 @@ fn explain(refused: &DoesNotFit, job: &Job) -> String {
 
 /// Returns the flags for the optimizer with the smallest state. They name the flags of AdamW that the job has and that
 /// this optimizer rejects.
-fn adafactor(job: &Job) -> String {
+pub(super) fn adafactor(job: &Job) -> String {
     let is_set = |name: &&str| job.settings.0.contains_key(*name);
     let rejected: Vec<_> =
         ["beta1", "beta2", "epsilon"].iter().filter(|name| is_set(name)).map(|name| format!("--{name}")).collect();
     let without = if rejected.is_empty() { String::new() } else { format!(" without {}", rejected.join(" and ")) };
     format!("--optimizer adafactor{without}")
-}
-
-/// Returns the memory of `device` available to the job, in bytes; `None` if unknown.
-/// - With `--memory`: the flag's value.
-/// - This host's CPU: the free memory plus `in_use`, the bytes that the job has already allocated on the host.
-/// - A GPU: its total memory.
-fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
-    match job.running.memory {
-        Some(memory) => Some(memory),
-        None if is_host(device) => Some(free_memory().saturating_add(in_use)),
-        None => DeviceMemory::of(device)?.total,
-    }
-}
-
-/// Returns this host's free memory in bytes, limited by its cgroup.
-fn free_memory() -> u64 {
-    let mut system = System::new();
-    system.refresh_memory();
-    let free_in_cgroup = system.cgroup_limits().map_or(u64::MAX, |group| group.total_memory.saturating_sub(group.rss));
-    system.available_memory().min(free_in_cgroup)
-}
-
-/// Whether a device is the CPU of this host.
-fn is_host(device: &Device) -> bool {
-    DeviceName::Cpu.open().is_ok_and(|host| host == *device)
-}
-
-#[cfg(test)]
-#[cfg(feature = "flex")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_that_is_listed_twice_counts_once() {
-        let cpu = DeviceName::Cpu.open().unwrap();
-        let devices = [cpu.clone(), cpu];
-        assert_eq!(memory_of_all(&devices, |_| Some(7)), Some(7));
-        assert_eq!(memory_of_all(&devices, |_| None), None);
-    }
-
-    #[test]
-    fn parameters_that_do_not_fit_into_a_known_memory_are_refused() {
-        let job = Job::of_line("--memory 0.004").unwrap();
-        let check = |trained, frozen| {
-            let parameters = ParameterCount { trained, frozen, frozen_bytes: 4 * frozen };
-            refuse_too_many_parameters(&job, parameters, false, "try --width 8")
-        };
-        let refused = check(1_000_000, 0).unwrap_err().to_string();
-        assert!(refused.starts_with("1000000 parameters and their optimizer states need at least "), "{refused}");
-        assert!(refused.contains("and there are 0.004 GB: try --width 8"), "{refused}");
-        assert!(check(100, 0).is_ok());
-        // A frozen parameter needs 4 bytes, and a trained one 24 with AdamW and rollback.
-        assert!(check(1_000, 990_000).is_ok());
-        assert!(check(1_000, 1_000_000).is_err());
-    }
 }

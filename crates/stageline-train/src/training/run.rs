@@ -13,7 +13,7 @@ use crate::data::Data;
 use crate::data::repeatable::first_sample;
 use crate::kernel_messages::gpus;
 use crate::memory::batches::BatchMemory;
-use crate::memory::check;
+use crate::memory::{check, parameters};
 use crate::model::Model;
 use crate::outputs::amount::Amount;
 use crate::outputs::log::Log;
@@ -153,10 +153,12 @@ impl<F> Run<F> {
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model, if they ask for a comparison of training runs
-    /// (`--verify`), or if the checkpoint cannot be read.
+    /// (`--verify`), if the parameters do not fit into memory, or if the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
-        let Self { job, saved, .. } = self;
+        let Self { job, saved, smaller, .. } = self;
         job.check_untrained()?;
+        let fits = |count| parameters::refuse_too_large_model(&job, count, saved.is_some(), smaller);
+        model.parameters().map_or(Ok(()), fits)?;
         let costs = plan::costs(model, sample, &job, Purpose::Pipeline)?;
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
@@ -271,7 +273,7 @@ fn check_parameters<M: Model>(
         say(format_args!("{trained} of {} parameters are trained", trained + frozen))?;
     }
     if has_known_optimizer {
-        check::refuse_too_many_parameters(job, parameters, resumes, smaller)?;
+        parameters::refuse_too_many_parameters(job, parameters, resumes, smaller)?;
     }
     Ok(Some(parameters))
 }
