@@ -160,6 +160,25 @@ fn a_non_finite_value_stops_the_pipeline_and_the_error_names_its_origin() {
 }
 
 #[test]
+fn a_parameter_that_is_not_finite_is_named_as_the_origin() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        let (scale, mut root, error) = parts();
+        root.factor = root.factor.map(|factor| factor.slice_fill([1..2], bad));
+        let config = StageConfig::new(device(), AdamWConfig::new().init(), 0.01);
+        let chain = Pipeline::builder().stage(scale, config.clone()).stage(root, config.clone()).loss(error, config);
+        let error = chain.micro_batches(MICRO_BATCHES).build().unwrap().step(good()).unwrap_err();
+        let expected = Culprit { replica: ONLY, stage: 1, micro_batch: 0, origin: Origin::Parameters };
+        assert!(
+            matches!(error, StepError::NonFinite { step: 0, culprit: Some(found) } if found == expected),
+            "{error}"
+        );
+        let message = error.to_string();
+        assert!(message.contains("first the parameters of stage 1, in its forward on micro-batch 0;"), "{message}");
+        assert!(message.ends_with("check the weights file, the checkpoint or the initialisation"), "{message}");
+    }
+}
+
+#[test]
 fn a_batch_without_weight_is_skipped() {
     let model = Mlp::new(2, WIDTH, 3);
     let (input, (wanted, mask)) = Mlp::batch(6, WIDTH, false, 1);

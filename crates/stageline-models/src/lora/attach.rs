@@ -34,6 +34,7 @@ impl Adapters {
     /// - No linear layer is selected for new adapters.
     /// - The adapter folder has no tensors, or has tensors of other layers or shapes, or of dtypes other than F32, F16
     ///   and BF16.
+    /// - The adapter folder's `adapter_config.json` leaves out a layer that has an adapter.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
@@ -61,6 +62,14 @@ impl Adapters {
             let names = self.factors(&parameter.name);
             if !names.iter().any(|name| folder.has(name)) {
                 continue;
+            }
+            let module = self.naming.module_of(&parameter.name);
+            if let Some(field) = self.lora.config.scope.leaves_out(&module) {
+                let reason = format!(
+                    "{field} leaves out {module}, which has an adapter in {}; correct the field, or remove the tensors",
+                    folder.weights_name()
+                );
+                return Err(ModelError::Config { path: folder.path().join("adapter_config.json"), reason });
             }
             let [first, second] = parameter.shape[..] else { continue };
             let [inputs, outputs] = if parameter.transposed { [second, first] } else { [first, second] };

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The rank, the scale and the dropout of LoRA adapters, as `adapter_config.json` describes them.
+use crate::lora::scope::Scope;
+
+/// The rank, the scale, the dropout and the layers of LoRA adapters, as `adapter_config.json` describes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub rank: usize,
@@ -14,6 +16,8 @@ pub struct Config {
     pub stabilised: bool,
     /// The probability with which PEFT zeroes elements of an adapter's input in training. This crate does not apply it.
     pub dropout: f64,
+    /// The layers that have adapters; all for new adapters.
+    pub scope: Scope,
 }
 
 /// Fields of `adapter_config.json` that change what adapters compute, but are not implemented. A field is an error
@@ -48,7 +52,7 @@ const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
 
 impl Config {
     pub fn new(rank: usize, alpha: f64) -> Self {
-        Self { rank, alpha, stabilised: false, dropout: 0.0 }
+        Self { rank, alpha, stabilised: false, dropout: 0.0, scope: Scope::default() }
     }
 
     /// Reads the adapters' rank, alpha and dropout from the contents of an `adapter_config.json`.
@@ -92,7 +96,7 @@ impl Config {
             Value::Bool(stabilised) => *stabilised,
             other => return Err(format!("use_rslora {other}: give true or false")),
         };
-        Ok(Self { rank, alpha, stabilised, dropout })
+        Ok(Self { rank, alpha, stabilised, dropout, scope: Scope::read(config) })
     }
 
     /// Returns the scale of an adapter: the factor by which the product of its two matrices is multiplied.
@@ -168,7 +172,9 @@ mod tests {
     fn a_written_configuration_reads_as_the_same() {
         for config in [Config::new(8, 16.0), Config { stabilised: true, dropout: 0.05, ..Config::new(4, 1.5) }] {
             let written = config.write(Some(Path::new("base")), &["q_proj".into()], false);
-            assert_eq!(Config::read(&written), Ok(config));
+            let read = Config::read(&written).unwrap();
+            assert_eq!(read.scope.leaves_out("model.layers.0.self_attn.v_proj"), Some("target_modules"));
+            assert_eq!(Config { scope: Scope::default(), ..read }, config);
         }
     }
 }

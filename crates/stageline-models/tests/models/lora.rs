@@ -161,6 +161,10 @@ fn folders_of_adapters_that_do_not_fit_are_refused_with_the_file_and_the_reason(
     assert!(dora.starts_with("adapter_config.json: use_dora true: it is not implemented"), "{dora}");
     let rank = refusal(|config, _| config["r"] = 3.into());
     assert!(rank.starts_with("adapter_model.safetensors") && rank.contains("[2, 24]"), "{rank}");
+    let left_out = refusal(|config, _| config["target_modules"] = json!(["v_proj"]));
+    let expected = "adapter_config.json: target_modules leaves out model.layers.0.self_attn.q_proj, which has an adapter in \
+                    adapter_model.safetensors; correct the field, or remove the tensors";
+    assert_eq!(left_out, expected);
     let half = refusal(|_, tensors| drop(tensors.pop()));
     assert!(half.contains("lora_B") && half.starts_with("adapter_model.safetensors"), "{half}");
     let empty = refusal(|_, tensors| tensors.clear());

@@ -6,7 +6,7 @@ use crate::failure::watchdog::Stall;
 use crate::model::batch_error::BatchError;
 use crate::threads::failure::Failure;
 use crate::update::ledger::LedgerError;
-use crate::update::not_finite::Culprit;
+use crate::update::not_finite::{Culprit, Origin};
 
 /// The error that says why a step, evaluation, inference or checkpoint failed. After the error `Batch`, the pipeline is
 /// unchanged and can continue. After any other error, the pipeline has stopped and runs no further steps.
@@ -29,10 +29,9 @@ pub enum StepError {
     /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no stage keeps the
     /// parameter update of the step.
     #[error(
-        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
-         lower the learning rate or a fixed loss scale, clip the gradients with `.clip(...)` (`--clip`), or skip such steps \
-         with `.on_non_finite(OnNonFinite::Skip)` (`--on-non-finite skip`)",
-        culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}"))
+        "the loss or a gradient of step {step} is not finite{}; no stage has stepped: {}",
+        culprit.map_or_else(|| ", but was finite when the step was repeated".to_owned(), |culprit| format!(", first {culprit}")),
+        remedy(*culprit)
     )]
     NonFinite {
         /// Zero-based index of the step whose loss or gradients are not finite.
@@ -132,4 +131,17 @@ pub enum StepError {
         /// The panic that occurred while the stage's parameters and optimizer state were copied from its device.
         failure: Failure,
     },
+}
+
+/// Returns the advice for a step that is not finite, given where the first NaN or infinity appeared.
+fn remedy(culprit: Option<Culprit>) -> &'static str {
+    match culprit.map(|culprit| culprit.origin) {
+        Some(Origin::Parameters) => {
+            "start from parameters that are finite: check the weights file, the checkpoint or the initialisation"
+        }
+        _ => {
+            "check the data of that micro-batch, lower the learning rate or a fixed loss scale, clip the gradients with \
+             `.clip(...)` (`--clip`), or skip such steps with `.on_non_finite(OnNonFinite::Skip)` (`--on-non-finite skip`)"
+        }
+    }
 }

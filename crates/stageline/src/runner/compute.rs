@@ -17,7 +17,7 @@ use crate::threads::failure::BoxError;
 use crate::transfer::link::Weighted;
 use crate::update::micro_batch_gradients::{MicroBatchGradients, joined};
 use crate::update::norm::SquaredNorms;
-use crate::update::not_finite::{Culprit, Origin, Soundness, soundness};
+use crate::update::not_finite::{Culprit, Origin, Soundness, not_finite_parameter, soundness};
 use stageline_nn::autograd::{collect, finding_single_uses, gather};
 use stageline_nn::{Recompute, finding_fallbacks};
 
@@ -84,7 +84,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             // The input of stage 0 is the caller's batch, so the NaN has not come from a computation.
             Some(Soundness::NaN) if self.stage == 0 => self.add_culprit(micro_batch, Origin::Input),
             Some(given) if self.sink.output_soundness(micro_batch) > given => {
-                self.add_culprit(micro_batch, Origin::Forward)
+                self.add_culprit(micro_batch, self.origin_in_forward())
             }
             _ => {}
         }
@@ -102,6 +102,21 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// non-finite result.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
+    }
+
+    /// Returns the origin of a forward pass's first non-finite result in an inspection: the stage's parameters if one
+    /// of them is not finite, and otherwise the forward pass. Parameters are read for the first such result only.
+    fn origin_in_forward(&self) -> Origin {
+        if let Mode::Training { inspection: Some(culprits), .. } = &self.mode
+            && let Some(before) =
+                culprits.iter().find(|culprit| matches!(culprit.origin, Origin::Parameters | Origin::Forward))
+        {
+            return before.origin;
+        }
+        let Some(path) = not_finite_parameter(self.parameters.trained.module()) else { return Origin::Forward };
+        let (stage, replica) = (self.stage, self.replica.index);
+        tracing::warn!(stage, replica, "the parameter `{path}` of stage {stage} is not finite");
+        Origin::Parameters
     }
 
     /// Records that a micro-batch's computation `origin`, such as the forward pass, gave a non-finite result. Does

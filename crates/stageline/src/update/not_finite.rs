@@ -3,7 +3,9 @@
 
 use std::fmt;
 
+use burn::module::Module;
 use burn::tensor::Tensor;
+use stageline_nn::params::read_each;
 
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
@@ -22,13 +24,13 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The origin of the first NaN or infinity in a step, for an error message or a report. It is either an input that
-/// contains NaN, or the first forward or backward pass that made non-finite values from finite ones. A forward pass
-/// that turns a received infinity into NaN, or into an infinite loss, counts too. A forward pass that only passes an
-/// infinity on, such as the infinity of an attention mask, does not count.
+/// The origin of the first NaN or infinity in a step, for an error message or a report. It is an input that contains
+/// NaN, a stage with a non-finite parameter, or the first forward or backward pass that made non-finite values from
+/// finite ones. A forward pass that turns a received infinity into NaN, or into an infinite loss, counts too. A forward
+/// pass that only passes an infinity on, such as the infinity of an attention mask, does not count.
 ///
 /// Inputs and forward passes are searched before backward passes, because only a backward pass can overflow through the
-/// loss scale. A non-finite parameter or target is reported as the forward pass that uses it.
+/// loss scale. A non-finite target is reported as the forward pass that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
     /// The data-parallel replica where the first NaN or infinity of the step appeared.
@@ -38,16 +40,20 @@ pub struct Culprit {
     /// Zero-based index, within the replica, of the micro-batch where the first NaN or infinity of the step appeared.
     /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of place where the first NaN or infinity of the step appeared: an input, a forward or a backward pass.
+    /// The kind of place where the first NaN or infinity of the step appeared, such as an input or a forward pass.
     pub origin: Origin,
 }
 
-/// The kind of place where the first NaN or infinity of a step appeared: an input, a forward or a backward pass.
+/// The kind of place where the first NaN or infinity of a step appeared: an input, the parameters, a forward or a
+/// backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The first NaN of the step is in an input of the batch. Infinities in inputs are not searched for, because they
     /// can be intended.
     Input,
+    /// The stage had a parameter that is NaN or infinite before the step, and its forward pass gave the first NaN or
+    /// infinity of the step. A warning names the parameter.
+    Parameters,
     /// The first NaN or infinity of the step is in the result of a forward pass: the stage's output, or the loss.
     Forward,
     /// The first NaN or infinity of the step is in the result of a backward pass: gradients of parameters, or of the
@@ -61,6 +67,7 @@ impl fmt::Display for Culprit {
         let what = replica.micro_batch(*micro_batch);
         match origin {
             Origin::Input => write!(f, "the input of {what}, as it came with the batch"),
+            Origin::Parameters => write!(f, "the parameters of stage {stage}, in its forward on {what}"),
             Origin::Forward => write!(f, "the forward of stage {stage} on {what}"),
             Origin::Backward => write!(f, "the backward of stage {stage} on {what}"),
         }
@@ -97,6 +104,16 @@ pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
 /// Whether all elements of a tensor are finite. The call blocks until the device has computed the answer.
 pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
     tensor.inner().is_finite().all().into_scalar::<bool>()
+}
+
+/// Returns the path, in its module, of the first float parameter that contains NaN or infinity; `None` if all are
+/// finite. Quantized parameters are not checked.
+pub(crate) fn not_finite_parameter<M: Module>(module: &M) -> Option<String> {
+    let of_module = read_each(module, |found, read| {
+        let is_bad = found.dtype.is_float() && read().iter::<f64>().any(|number| !number.is_finite());
+        is_bad.then_some(found.path)
+    });
+    of_module.into_iter().flatten().next()
 }
 
 struct Check(Soundness);
