@@ -95,10 +95,11 @@ fn settings_and_exports_that_make_no_sense_are_errors() {
     let refused = |lora: Lora| model.clone().adapt(lora).err().unwrap().to_string();
     assert_eq!(
         refused(Lora::new(0, 1.0)),
-        "LoRA adapters with the rank 0 and alpha 1: give a rank from 1 to 96, and a finite alpha"
+        "LoRA adapters with the rank 0 and alpha 1: give a rank from 1 to 96, and a finite alpha other than 0"
     );
     assert!(refused(Lora::new(usize::MAX, 1.0)).contains("give a rank from 1 to 96"));
     assert!(refused(Lora::new(1, f64::NAN)).contains("alpha NaN"));
+    assert!(refused(Lora::new(1, 0.0)).contains("alpha 0: give"));
     let error = refused(Lora::new(1, 1.0).targets(|name| name.contains("wte")));
     let expected = "no linear layer is selected for LoRA adapters; the weights of linear layers are named like \
                     `transformer.h.0.attn.c_attn.weight`";
