@@ -65,7 +65,7 @@ impl Asked<'_> {
         } else {
             "the most even partition:\n"
         };
-        Ok(text + &self.ending(&cut))
+        Ok(text + &self.ending(&cut, measured.cut() == cut))
     }
 
     /// Returns the text that `stageline advise` prints with --hosts. It includes the partition of the layers over these
@@ -85,7 +85,7 @@ impl Asked<'_> {
         text += &self.links(&measured, &best)?;
         text += &self.host_cuts(&measured, &cuts);
         text += "the best partition over these hosts:\n";
-        Ok(text + &self.ending(&cut))
+        Ok(text + &self.ending(&cut, false))
     }
 
     /// Returns the beginning of the text that `stageline advise` prints: the recommendation and its tables. If nothing
@@ -104,14 +104,20 @@ impl Asked<'_> {
     }
 
     /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, and
-    /// the main cause of idle time.
-    fn ending(&self, cut: &[Range<usize>]) -> String {
+    /// the main cause of idle time. `is_of_the_run` says whether the run already had this partition.
+    fn ending(&self, cut: &[Range<usize>], is_of_the_run: bool) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
             text += &format!("stage {stage}: {}\n", layer_range(names));
         }
         if let Some((cause, share)) = self.log.main_cause() {
-            let advice = advice(cause, self.log.run.cut_by_hand);
+            let advice = match cause {
+                Cause::Imbalance if is_of_the_run && !self.log.run.cut_by_hand => {
+                    "stages with unequal work (no partition of whole layers is more even; use fewer stages, or a number \
+                     of blocks that the stages divide)"
+                }
+                cause => advice(cause, self.log.run.cut_by_hand),
+            };
             text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
         }
         text
@@ -161,6 +167,6 @@ fn advice(cause: Cause, by_hand: bool) -> &'static str {
         }
         Cause::Transfer => "transfers (split where activations are small, which --hosts finds, or use faster links)",
         Cause::Flush => "unequal parts of the flush (spread the parameters more evenly)",
-        Cause::Other => "overhead of the runtime (use larger micro-batches)",
+        Cause::Other => "threads and channels (use larger micro-batches; other programs on the same cores add to it)",
     }
 }

@@ -19,7 +19,6 @@ use crate::families::initial::with_zero_row;
 use crate::families::{Block, Embeddings, Family, Head};
 use crate::lora::{Adapters, Lora, fnv1a};
 use crate::model::ReadLazily;
-use crate::model::open::folder_of;
 use crate::parameters::{LAYERS, Naming, Selection, StoredParameter, no_tensors, parameters_of};
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -259,6 +258,11 @@ impl Inner {
         table.weight.id = self.table;
         table
     }
+}
+
+/// Returns the path of the folder that contains `file`. For a plain file name, this is `.`, the current folder.
+pub(super) fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Returns the token ids in a configuration's field `eos_token_id`, which is one token or a list of tokens. Without the

@@ -9,7 +9,7 @@ use serde_json::Value;
 use stageline::Precision;
 use stageline_hub::{FolderError, ModelFolder, read_file};
 
-use super::language_model::{Inner, LanguageModel};
+use super::language_model::{Inner, LanguageModel, folder_of};
 use crate::attention::KeyValueCache;
 use crate::error::ModelError;
 use crate::families::limits::LARGEST_CONFIG;
@@ -113,11 +113,6 @@ impl LanguageModel {
             None => Ok(()),
         }
     }
-}
-
-/// Returns the path of the folder that contains `file`. For a plain file name, this is `.`, the current folder.
-pub(super) fn folder_of(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Reads the `generation_config.json` beside a new model's configuration; `None` if there is no such file.

@@ -188,9 +188,12 @@ fn by_cause(log: &RunLog) -> String {
         let shares: Vec<_> = of_steps.map(|(account, took)| account.causes()[cause].1 / took).collect();
         shares.iter().sum::<f64>() / shares.len().max(1) as f64
     };
-    let names = Account::default().causes().map(|(name, _)| name);
-    let parts = names.iter().enumerate();
-    let parts = parts.map(|(cause, name)| (*name, (0..workers).map(|worker| mean(worker, cause)).collect())).collect();
+    let names = Account::default().causes().map(|(name, _)| name).into_iter().enumerate();
+    let parts = names.map(|(cause, name)| (name, (0..workers).map(|worker| mean(worker, cause)).collect()));
+    // Only a GPU is asked, so this cause is 0 in most runs.
+    let parts =
+        parts.filter(|(name, shares): &(_, Vec<f64>)| *name != "asking" || shares.iter().any(|share| *share > 0.0));
+    let parts = parts.map(|(name, shares)| (Account::words_for(name), shares)).collect();
     let categories = (0..workers).map(|worker| worker.to_string()).collect();
     StackedBars {
         title: "Idle time by cause",

@@ -52,6 +52,16 @@ impl Account {
         ]
     }
 
+    /// Returns the words for a cause of idle time that users read, for its name in [`causes`](Self::causes).
+    pub fn words_for(cause: &'static str) -> &'static str {
+        match cause {
+            "transfer" => "transfers",
+            "asking" => "asking devices",
+            "other" => "threads and channels",
+            _ => cause,
+        }
+    }
+
     /// Returns the name of each cause of idle time, and the fraction of the total stage time that it explains; 0.1 is
     /// 10%. The fraction is `idle time of all workers for this cause / (number of workers * step)`, where `step` is the
     /// step time in seconds. The fraction can be slightly below 0 for causes that are differences of measured times,

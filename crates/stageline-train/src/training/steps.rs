@@ -213,12 +213,7 @@ fn causes(report: &StepReport) -> String {
     let shares = Account::shares(&report.recording.accounts(), report.step_time.as_secs_f64());
     let percent = shares.map(|(cause, share)| (cause, 100.0 * share)).into_iter();
     let causes = percent.filter(|(_, percent)| percent.abs() >= 0.05);
-    let named = |(cause, percent)| match cause {
-        "transfer" => format!("transfers {percent:.1}%"),
-        "asking" => format!("asking devices {percent:.1}%"),
-        "other" => format!("threads and channels {percent:.1}%"),
-        _ => format!("{cause} {percent:.1}%"),
-    };
+    let named = |(cause, percent)| format!("{} {percent:.1}%", Account::words_for(cause));
     let causes: Vec<_> = causes.map(named).collect();
     let (bubble, clock) = (100.0 * report.bubble(), report.recording.clock());
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))

@@ -76,6 +76,12 @@ impl<const TERMS: usize> From<[f64; TERMS]> for Weight {
     }
 }
 
+impl<const TERMS: usize> From<[usize; TERMS]> for Weight {
+    fn from(targets: [usize; TERMS]) -> Self {
+        Self::from(targets.map(|targets| targets as f64))
+    }
+}
+
 impl fmt::Display for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
@@ -95,6 +101,7 @@ mod tests {
         total.add(&[2.0, 0.0].into());
         total.add(&[3.0, 0.0].into());
         assert_eq!(total, [5.0, 0.0].into());
+        assert_eq!(total, [5, 0].into());
         assert!(!total.is_zero() && Weight::from([0.0, 0.0]).is_zero());
         assert_eq!(total.divide(&[10.0, 0.0]), [2.0, 0.0]);
         assert_eq!((Weight::from(3.0).to_string(), total.to_string()), ("3".to_owned(), "[5.0, 0.0]".to_owned()));
