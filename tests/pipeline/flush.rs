@@ -174,7 +174,7 @@ fn a_parameter_that_is_not_finite_is_named_as_the_origin() {
         );
         let message = error.to_string();
         assert!(message.contains("first the parameters of stage 1, in its forward on micro-batch 0;"), "{message}");
-        assert!(message.ends_with("check the weights file, the checkpoint or the initialisation"), "{message}");
+        assert!(message.contains("no stage has stepped: check the weights file or the initialisation"), "{message}");
     }
 }
 

@@ -195,6 +195,9 @@ fn regex_of(flag: &'static str, pattern: &str) -> Result<Regex, ModelFlagError> 
 impl SamplingFlags {
     /// Returns the sampling settings that the flags give, with the seed `seed`. An unset flag takes its value from the
     /// model's `generation_config.json`, or else its default.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Config`] if a setting of that file has a wrong type or an impossible value.
     pub fn sampling(&self, model: &LanguageModel, seed: u64) -> Result<Sampling, ModelError> {
         let of_model = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY })?;
         Ok(Sampling {

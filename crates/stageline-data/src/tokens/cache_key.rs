@@ -13,7 +13,7 @@ use crate::tokens::source::Source;
 /// The version of the tokenisation rules (how documents are split, encoded and ended), which is part of the cache key
 /// of a token file. Raise it when a code change gives the same text files different tokens, so that old token files are
 /// not used again.
-const RULES: u32 = 6;
+const RULES: u32 = 7;
 
 /// Returns a token file's cache key, so that a later call for the same source finds the file. The key is a SHA-256 of
 /// these inputs:

@@ -41,7 +41,7 @@ const SPECIAL_TOKENS: [&str; 7] =
 ///
 /// A template is rendered with the settings, variables and functions of `apply_chat_template` in the Transformers
 /// library, and with most methods of Python's strings and dictionaries. Whole numbers of more than 64 bits become
-/// floats.
+/// floats, and very small and very large floats that `~` or `join` put into a text have no exponent.
 ///
 /// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {

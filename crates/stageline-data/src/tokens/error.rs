@@ -282,11 +282,7 @@ impl TokenError {
 
 impl From<Unreadable> for TokenError {
     fn from(Unreadable { path, source }: Unreadable) -> Self {
-        match source.kind() {
-            // Entries of folders exist, so what is missing is the target of a link.
-            io::ErrorKind::NotFound if path.is_symlink() => Self::DanglingLink { path },
-            _ => Self::Io { path, source },
-        }
+        Self::Io { path, source }
     }
 }
 

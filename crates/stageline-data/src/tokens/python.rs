@@ -15,18 +15,21 @@ impl fmt::Display for PythonStr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_str() {
             Some(text) => f.write_str(text),
+            None if self.0.is_undefined() => Ok(()),
             None => write_repr(self.0, f),
         }
     }
 }
 
-/// Writes a value as Python's `repr` does. minijinja's `Debug` does the same for all but floats.
+/// Writes a value as Python's `repr` does. minijinja's `Debug` does the same for values without parts, except floats
+/// and undefined values.
 fn write_repr(value: &Value, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match value.kind() {
         ValueKind::Number if !value.is_integer() => {
             let number = f64::try_from(value.clone()).map_err(|_| fmt::Error)?;
             f.write_str(&float(number))
         }
+        ValueKind::Undefined => f.write_str("Undefined"),
         ValueKind::Map if !value.is_kwargs() => {
             f.write_str("{")?;
             for (index, name) in value.try_iter().into_iter().flatten().enumerate() {

@@ -366,6 +366,11 @@ fn json_has_the_given_separators_and_texts_and_dictionaries_are_sequences() {
     assert_eq!(text("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}").unwrap(), r#"{"a":[1,2]}"#);
     assert_eq!(text("{{ {'a': [1, 2]} | tojson }}").unwrap(), r#"{"a": [1, 2]}"#);
     assert!(text("{{ [1] | tojson(separators=(',')) }}").is_err());
+    assert_eq!(text("{{ [1e-5, 31.245270191439438] }} {{ 1e16 }}").unwrap(), "[1e-05, 31.245270191439438] 1e+16");
+    assert_eq!(text("{{ (1e-5, x) }} {{ (1e16,) }}").unwrap(), "(1e-05, Undefined) (1e+16,)");
+    assert_eq!(text("{{ 1e-5 | string }}{{ x | string }}{{ 'a' | string }}").unwrap(), "1e-05a");
+    let doubled = "{% set ns = namespace(l='x') %}{% for i in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|string }}";
+    assert!(text(doubled).unwrap_err().contains("too deep or too large to be printed"));
     let tests =
         "{{ 'ab' is sequence }} {{ {} is sequence }} {{ [] is sequence }} {{ 1 is sequence }} {{ none is sequence }}";
     assert_eq!(text(tests).unwrap(), "True True True False False");

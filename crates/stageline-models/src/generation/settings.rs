@@ -105,15 +105,18 @@ impl LanguageModel {
     }
 }
 
-/// Checks the types and values of the generation settings that are used. A missing or `null` setting is allowed. The
-/// error is a message that names the setting and what to give.
+/// Checks the types and values of the generation settings that are used; temperature, top-k and top-p are used only if
+/// `do_sample` is true. A missing or `null` setting is allowed. The error is a message that names the setting and what
+/// to give.
 fn check(settings: &Value) -> Result<(), String> {
     let is_number = |value: &Value, allowed: fn(f64) -> bool| value.as_f64().is_some_and(allowed);
     let is_token = |value: &Value| value.is_i64() || value.is_u64();
+    let samples = settings["do_sample"] == true;
     for (name, value) in settings.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         let (is_allowed, allowed) = match name.as_str() {
             "do_sample" => (value.is_boolean(), "true or false"),
-            "temperature" => (is_number(value, |number| number >= 0.0), "0 or more"),
+            "temperature" | "top_k" | "top_p" if !samples => continue,
+            "temperature" => (is_number(value, |number| number >= 0.0), "a number of 0 or more"),
             "top_k" => (value.is_u64(), "a whole number from 0"),
             "top_p" => (is_number(value, |number| (0.0..=1.0).contains(&number)), "a number from 0 to 1"),
             "repetition_penalty" => (is_number(value, |number| number > 0.0), "a number above 0"),
@@ -166,10 +169,11 @@ mod tests {
             "max_new_tokens": null, "eos_token_id": [2, -1], "transformers_version": "5.24",
         });
         assert_eq!(check(&allowed), Ok(()));
+        assert_eq!(check(&json!({"do_sample": false, "top_k": -1})), Ok(()), "nothing is sampled");
         for (name, value, allowed) in [
             ("do_sample", json!("yes"), "true or false"),
-            ("temperature", json!("0.5"), "0 or more"),
-            ("temperature", json!(-1), "0 or more"),
+            ("temperature", json!("0.5"), "a number of 0 or more"),
+            ("temperature", json!(-1), "a number of 0 or more"),
             ("top_k", json!(-1), "a whole number from 0"),
             ("top_p", json!(1.5), "a number from 0 to 1"),
             ("repetition_penalty", json!(0), "a number above 0"),
@@ -177,7 +181,9 @@ mod tests {
             ("eos_token_id", json!("a"), "a token's id, or a list of them"),
             ("eos_token_id", json!([2, "a"]), "a token's id, or a list of them"),
         ] {
-            assert_eq!(check(&json!({name: value})), Err(format!("{name} {value}: give {allowed}")));
+            let mut settings = json!({"do_sample": true});
+            settings[name] = value.clone();
+            assert_eq!(check(&settings), Err(format!("{name} {value}: give {allowed}")));
         }
     }
 

@@ -164,7 +164,7 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
         assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3, 5]));
         assert_eq!(model.sampling(Sampling::GREEDY).unwrap().top_k, Some(7));
     }
-    std::fs::write(place.join("generation_config.json"), r#"{"top_p": "x"}"#).unwrap();
+    std::fs::write(place.join("generation_config.json"), r#"{"do_sample": true, "top_p": "x"}"#).unwrap();
     let error = LanguageModel::open(&place).unwrap().sampling(Sampling::GREEDY).unwrap_err().to_string();
     assert!(
         error.contains("generation_config.json") && error.contains(r#"top_p "x": give a number from 0 to 1"#),

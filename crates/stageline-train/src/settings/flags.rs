@@ -177,7 +177,7 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Memory", long, default_value_t = OptimizerState::Device, value_name = "device|host")]
     pub optimizer_state: OptimizerState,
     /// Memory of each device, in GB. All CPUs count as one device. A training run with a larger memory estimate is
-    /// rejected, and the error proposes other flags. If unset, it is the host's free memory, and the total memory of a
+    /// rejected, and the error proposes other flags; without a training, so is a model with larger parameters. If unset, it is the host's free memory, and the total memory of a
     /// GPU that reports it
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,

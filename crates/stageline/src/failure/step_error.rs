@@ -137,7 +137,7 @@ pub enum StepError {
 fn remedy(culprit: Option<Culprit>) -> &'static str {
     match culprit.map(|culprit| culprit.origin) {
         Some(Origin::Parameters) => {
-            "start from parameters that are finite: check the weights file, the checkpoint or the initialisation"
+            "check the weights file or the initialisation, and lower the learning rate if earlier steps were finite"
         }
         _ => {
             "check the data of that micro-batch, lower the learning rate or a fixed loss scale, clip the gradients with \

@@ -1,11 +1,13 @@
 //! NaN and infinity: the policy for a step with non-finite results (stop or skip), and the search for the computation
 //! that produced the first one.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use stageline_nn::params::read_each;
+use stageline_nn::batch_norms;
+use stageline_nn::params::{describe, visit_floats};
 
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
@@ -80,7 +82,7 @@ impl fmt::Display for Culprit {
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
-        (culprit.origin == Origin::Backward, culprit.replica.index, culprit.micro_batch, culprit.origin, position)
+        (culprit.origin == Origin::Backward, culprit.replica.index, culprit.micro_batch, position, culprit.origin)
     })
 }
 
@@ -107,13 +109,25 @@ pub(crate) fn tensor_is_finite<const D: usize>(tensor: Tensor<D>) -> bool {
 }
 
 /// Returns the path, in its module, of the first float parameter that contains NaN or infinity; `None` if all are
-/// finite. Quantized parameters are not checked.
+/// finite. Quantized parameters are not checked, nor are the running statistics of burn's own batch norms, which every
+/// forward pass changes.
 pub(crate) fn not_finite_parameter<M: Module>(module: &M) -> Option<String> {
-    let of_module = read_each(module, |found, read| {
-        let is_bad = found.dtype.is_float() && read().iter::<f64>().any(|number| !number.is_finite());
-        is_bad.then_some(found.path)
+    let described = describe(module).into_iter().filter(|found| found.dtype.is_float());
+    let paths: HashMap<_, _> = described.map(|found| (found.id, found.path)).collect();
+    let plain = batch_norms(module).into_iter().filter(|batch_norm| batch_norm.plain);
+    let of_plain: HashSet<_> = plain.flat_map(|batch_norm| batch_norm.tensors).collect();
+    let mut first = None;
+    visit_floats(module, |param| {
+        let is_statistic = of_plain.contains(&param.id()) && !param.is_trained();
+        if first.is_none()
+            && !is_statistic
+            && let Some(path) = paths.get(&param.id())
+            && !tensor_is_finite(param.value().unranked())
+        {
+            first = Some(path.clone());
+        }
     });
-    of_module.into_iter().flatten().next()
+    first
 }
 
 struct Check(Soundness);
@@ -144,5 +158,8 @@ mod tests {
         assert_eq!(of(&[culprit(0, 1, backward), culprit(2, 1, backward)]), Some(culprit(2, 1, backward)));
         assert_eq!(of(&[culprit(0, 0, backward), culprit(0, 1, forward)]), Some(culprit(0, 1, forward)));
         assert_eq!(of(&[culprit(0, 3, backward), culprit(2, 3, forward)]), Some(culprit(2, 3, forward)));
+        let parameters = Origin::Parameters;
+        assert_eq!(of(&[culprit(2, 1, parameters), culprit(0, 1, forward)]), Some(culprit(0, 1, forward)));
+        assert_eq!(of(&[culprit(0, 1, parameters), culprit(0, 1, Origin::Input)]), Some(culprit(0, 1, Origin::Input)));
     }
 }
