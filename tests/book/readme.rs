@@ -22,13 +22,14 @@ impl LossStage for Layer {
 fn main() -> anyhow::Result<()> {
     let cpu = Device::flex(); // burn's device for CPUs; three stages share its cores
     let layer = |from, to, device: &Device| Layer { linear: LinearConfig::new(from, to).init(device).into() };
-    // The first layer, 4 blocks (`_` is the index of a block), and the last layer.
-    let row = Row::new(move |d| layer(1, 32, d), 4, move |_, d| layer(32, 32, d), move |d| layer(32, 1, d));
+    // The first layer, 6 blocks (`_` is the index of a block), and the last layer.
+    let row = Row::new(move |d| layer(1, 32, d), 6, move |_, d| layer(32, 32, d), move |d| layer(32, 1, d));
     // Three stages of about equal FLOPs and parameters. Layers that report no FLOPs are timed by `row.measure(input, &cpu)`.
     let cut = row.count(Tensor::zeros([1, 1], &cpu)).cut(3)?;
-    let configs = (0..3).map(|_| StageConfig::new(cpu.clone(), AdamWConfig::new().init(), 1e-2)); // a learning rate of 0.01
+    println!("the layers with which the stages begin: {cut}");
+    let configs = || (0..3).map(|_| StageConfig::new(cpu.clone(), AdamWConfig::new().init(), 1e-2)); // learning rate 0.01
     // 1F1B, unless `.schedule(…)` is called.
-    let mut pipeline = row.pipeline(&cut, configs)?.micro_batches(8).build()?;
+    let mut pipeline = row.pipeline(&cut, configs())?.micro_batches(8).build()?;
     let x = Tensor::<1, Int>::arange(-32..32, &cpu).float().reshape([64, 1]) / 32;
     for step in 0..=200 {
         let report = pipeline.step(Batch::new(x.clone(), x.clone().square()))?;
