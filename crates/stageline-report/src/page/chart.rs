@@ -113,14 +113,7 @@ impl LineChart<'_> {
             let colour = series.colour % COLOURS;
             let _ =
                 write!(svg, "<polyline class='line c{colour}'{} points='{}'/>", series.line.dashes(), path.join(" "));
-            // Points are marked if there is room. Few points of a dashed line, such as validation losses, would
-            // otherwise look like a continuous measurement.
-            let most_marked = match series.line {
-                Line::Solid => 64,
-                Line::Dashed => 16,
-                Line::Dotted => 0,
-            };
-            if points.len() <= most_marked {
+            if series.line == Line::Solid && points.len() <= 64 {
                 for (x, y) in points {
                     let (across, up) = (xs.across(place(*x)), ys.up(*y));
                     let _ = write!(

@@ -136,7 +136,7 @@ fn summary(log: &RunLog) -> String {
 fn validations(log: &RunLog) -> Option<Series> {
     let point = |validation: &Validation| (validation.after_steps as f64, validation.validation_loss);
     let points = thinned(log.validations.iter().map(point));
-    (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Dashed, colour: 1 })
+    (!points.is_empty()).then(|| Series { name: "validation".to_owned(), points, line: Line::Solid, colour: 1 })
 }
 
 /// Adds a section to a run's HTML page with a chart for each metric of the model other than the loss, over training
@@ -158,7 +158,7 @@ fn metrics(page: &mut Page, log: &RunLog) {
         let validation = thinned(log.validations.iter().filter_map(in_validation));
         let series = |name: &str, points, line, colour| Series { name: name.to_owned(), points, line, colour };
         let series =
-            vec![series("training", training, Line::Solid, 0), series("validation", validation, Line::Dashed, 1)];
+            vec![series("training", training, Line::Solid, 0), series("validation", validation, Line::Solid, 1)];
         LineChart { title: name, x: "step", y: "mean over the targets", scale: Scale::Linear, series }.svg()
     }));
 }
