@@ -32,6 +32,7 @@ pub enum GeluForm {
     Tanh,
 }
 
+#[cfg(any(feature = "flex", feature = "gpu"))]
 impl GeluForm {
     /// Coefficient `2 sqrt(2 / pi)` of GELU's tanh approximation. The approximation is `x * sigmoid(2 u)` with `u =
     /// sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
