@@ -111,13 +111,7 @@ impl Asked<'_> {
             text += &format!("stage {stage}: {}\n", layer_range(names));
         }
         if let Some((cause, share)) = self.log.main_cause() {
-            let advice = match cause {
-                Cause::Imbalance if is_of_the_run && !self.log.run.cut_by_hand => {
-                    "stages with unequal work (no partition of whole layers is more even; use fewer stages, or a number \
-                     of blocks that the stages divide)"
-                }
-                cause => advice(cause, self.log.run.cut_by_hand),
-            };
+            let advice = advice(cause, self.log.run.cut_by_hand, is_of_the_run);
             text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
         }
         text
@@ -155,12 +149,17 @@ impl Asked<'_> {
 }
 
 /// Returns the name of a cause of idle time, with a remedy in brackets. `by_hand` is true for a model whose program
-/// partitions (cuts) it into stages by hand. Its remedies differ, because no flag changes its stages.
-fn advice(cause: Cause, by_hand: bool) -> &'static str {
+/// partitions (cuts) it into stages by hand. Its remedies differ, because no flag changes its stages. `is_most_even` is
+/// true if the run already had the most even partition.
+fn advice(cause: Cause, by_hand: bool, is_most_even: bool) -> &'static str {
     match cause {
         Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",
         Cause::Pipeline => "filling and draining the pipeline (use a larger M, or a schedule with chunks)",
         Cause::Imbalance if by_hand => "stages with unequal work (cut the model elsewhere in its program)",
+        Cause::Imbalance if is_most_even => {
+            "stages with unequal work (no partition of whole layers is more even; use fewer stages, or a number of \
+             blocks that the stages divide)"
+        }
         Cause::Imbalance => "stages with unequal work (use the most even partition, or fewer stages)",
         Cause::Transfer if by_hand => {
             "transfers (cut the model where activations are small in its program, or use faster links)"

@@ -263,6 +263,15 @@ impl TokenError {
         }
     }
 
+    /// Converts a [`TokenError::PathNotFound`] to a [`TokenError::DanglingLink`] if a symbolic link is at the path.
+    /// Other errors are unchanged.
+    pub(crate) fn or_dangling_link(self) -> Self {
+        match self {
+            Self::PathNotFound { path } if path.is_symlink() => Self::DanglingLink { path },
+            other => other,
+        }
+    }
+
     /// Returns a closure for `map_err` that converts an operating system's error to a [`TokenError::Write`] for the
     /// file or folder at `path`.
     pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -89,11 +89,8 @@ fn check_depth(value: &Value) -> Result<(), Error> {
 }
 
 /// Prints a value in a rendered template as Python's Jinja does.
-fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+fn write_as_python(out: &mut Output, _: &mut State, value: &Value) -> Result<(), Error> {
     check_depth(value)?;
-    if value.is_undefined() || value.kind() == ValueKind::String {
-        return minijinja::escape_formatter(out, state, value);
-    }
     Ok(write!(out, "{}", PythonStr(value))?)
 }
 

@@ -98,6 +98,7 @@ impl PythonJson {
     }
 
     fn begin_item<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        self.has_items = true;
         if !is_first {
             writer.write_all(self.item.as_bytes())?;
         }
@@ -138,11 +139,6 @@ impl Formatter for PythonJson {
         self.begin_item(writer, is_first)
     }
 
-    fn end_array_value<W: io::Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_items = true;
-        Ok(())
-    }
-
     fn begin_object<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
         self.begin(writer, b"{")
     }
@@ -157,11 +153,6 @@ impl Formatter for PythonJson {
 
     fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
         writer.write_all(self.key.as_bytes())
-    }
-
-    fn end_object_value<W: io::Write + ?Sized>(&mut self, _: &mut W) -> io::Result<()> {
-        self.has_items = true;
-        Ok(())
     }
 }
 

@@ -22,12 +22,7 @@ pub fn open_file(path: &Path, most: u64) -> Result<File, TokenError> {
     let file = open_at_once(path).map_err(|error| match fs::metadata(path) {
         // A socket cannot be opened, and outside Unix a folder cannot either.
         Ok(metadata) if !metadata.is_file() => not_a_file(),
-        _ => match TokenError::io(path)(error) {
-            TokenError::PathNotFound { path } if fs::symlink_metadata(&path).is_ok() => {
-                TokenError::DanglingLink { path }
-            }
-            other => other,
-        },
+        _ => TokenError::io(path)(error).or_dangling_link(),
     })?;
     let metadata = file.metadata().map_err(TokenError::io(path))?;
     if !metadata.is_file() {

@@ -1,7 +1,6 @@
 //! Lists the files of a source (a file or folder to tokenise), with the metadata that reveals a later change of a file.
 
 use std::fs::{self, File, Metadata};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use stageline_checkpoint::open_at_once;
@@ -49,10 +48,7 @@ impl Source {
         let (paths, mut left_out) = if lines.is_empty() { (others, lines) } else { (lines, others) };
         left_out.sort_unstable();
         let files = paths.into_iter().map(|file| {
-            let metadata = fs::metadata(&file).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound if file.is_symlink() => TokenError::DanglingLink { path: file.clone() },
-                _ => TokenError::io(&file)(error),
-            })?;
+            let metadata = fs::metadata(&file).map_err(|error| TokenError::io(&file)(error).or_dangling_link())?;
             if !metadata.is_file() {
                 return Err(TokenError::NotAFile { path: file });
             }
