@@ -53,13 +53,17 @@ pub(crate) mod variants;
 
 pub use adamw::{AdamWStep, AdamWUpdate};
 #[cfg(feature = "flex")]
-pub use cpu::memory::prepare_thread;
+pub use cpu::memory::{prepare_process, prepare_thread};
 #[cfg(feature = "fused")]
 pub use fusion::keep_products_apart;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub(crate) use interface::*;
 pub use sum_of_squares::sum_of_squares;
 
-/// Does nothing, because a build without CPU kernels has no buffers or allocator settings to prepare.
+/// Does nothing, because a build without CPU kernels has no allocator settings to prepare.
+#[cfg(not(feature = "flex"))]
+pub fn prepare_process() {}
+
+/// Does nothing, because a build without CPU kernels has no buffers to prepare.
 #[cfg(not(feature = "flex"))]
 pub fn prepare_thread() {}

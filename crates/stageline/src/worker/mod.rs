@@ -56,7 +56,7 @@ use crate::worker::last_verdict::Last;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::after_step;
 use stageline_nn::failed_layer;
-use stageline_nn::kernels::prepare_thread;
+use stageline_nn::kernels::{prepare_process, prepare_thread};
 
 pub(crate) struct Started {
     /// The handle of the worker's thread. Joining it returns the runners of the worker's stages, which contain the
@@ -126,10 +126,13 @@ impl Worker {
             (stage, Replica { index, .. }) => format!("stage-{stage}-r{index}"),
         };
         let (ready, is_ready) = bounded(1);
+        let on_host = self.runners.iter().any(|runner| is_host(runner.device()));
+        if on_host {
+            prepare_process();
+        }
         let thread = spawn(&name.clone(), move || {
             let meter = Meter::start();
             self.gauges.meter = meter;
-            let on_host = self.runners.iter().any(|runner| is_host(runner.device()));
             let prepare = move || {
                 meter.into_iter().for_each(Meter::count_this_thread);
                 // Buffers are allocated before the first step, so that they do not count as the memory of a step.

@@ -11,6 +11,7 @@
 //! - `overwritten`: outputs that begin with the values of a tensor, in place or in a copy (`Overwritten`).
 //! - `matrix`: views of f32 slices as matrices (`Matrix`, `MatrixMut`), and their products.
 //! - `memory`: memory that stays allocated between training steps.
+//! - `huge_pages`: the memory of matrices in huge pages.
 //! - `numbers`: conversions from CPU tensors to slices, and back.
 //! - `wide`: loops compiled for several SIMD instruction sets, and the functions that such loops use.
 
@@ -18,6 +19,7 @@ pub mod adamw;
 pub mod causal_attention;
 mod cross_entropy;
 mod gelu;
+mod huge_pages;
 mod layer_norm;
 mod matrix;
 pub mod memory;

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
+use super::super::huge_pages::advise;
 use super::addends::Addends;
 use super::cores::Cores;
 #[cfg(target_arch = "x86_64")]
@@ -96,6 +97,10 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
     check_shapes(left, right, &output);
     let biases = addends.bias.map_or(output.columns, <[f32]>::len);
     assert_eq!(biases, output.columns, "the bias must have one element for each output");
+    let of_output = output.first.wrapping_add(output.rows * output.stride);
+    [left.values.as_ptr_range(), right.values.as_ptr_range(), output.first.cast_const()..of_output]
+        .into_iter()
+        .for_each(advise);
     #[cfg(target_arch = "x86_64")]
     if left.rows >= FEWEST_ROWS
         && let Some(tile) = tiled::Tile::of_processor()

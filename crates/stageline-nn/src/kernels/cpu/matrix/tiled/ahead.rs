@@ -79,14 +79,14 @@ impl Ahead {
         Self { now: NOTHING, later: NOTHING }
     }
 
-    /// Prefetches the next run of cache lines. Returns false if none is left.
+    /// Prefetches the next run of cache lines, if one is left.
     #[inline(always)]
-    pub fn load(&mut self) -> bool {
+    pub fn load(&mut self) {
         if self.now.left == 0 {
-            std::mem::swap(&mut self.now, &mut self.later);
-            if self.now.left == 0 {
-                return false;
+            if self.later.left == 0 {
+                return;
             }
+            std::mem::swap(&mut self.now, &mut self.later);
         }
         let now = &mut self.now;
         for line in 0..RUN {
@@ -99,6 +99,5 @@ impl Ahead {
             now.left_in_row = now.of_a_row;
             now.next = now.next.wrapping_add(now.to_next_row);
         }
-        true
     }
 }

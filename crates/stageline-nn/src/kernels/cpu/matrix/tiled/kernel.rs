@@ -1,6 +1,7 @@
 //! The micro-kernels, which compute register tiles of a matrix product ([`Kernel`]).
 
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_ET0};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::super::addends::Addends;
 use super::ahead::Ahead;
@@ -55,72 +56,93 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize, const TRAN
     // valid.
     unsafe {
         let mut sums = [[V::all(0.0); VECTORS]; ROWS];
-        let (mut step, steps) = (0, of.depth / STEP);
-        // Prefetches one row of the tile's output in each of the first steps, so that `write` need not wait for memory.
-        while step < steps && step < ROWS {
-            let row = of.output.wrapping_add(step * of.output_stride);
-            for column in (0..VECTORS * V::LANES).step_by(LINE) {
-                prefetch::<_MM_HINT_ET0>(row.wrapping_add(column));
+        let steps = of.depth / STEP;
+        for step in 0..steps {
+            if step < ROWS {
+                // Prefetches a row of the tile's output in each of the first steps, so that `write` need not wait for
+                // memory.
+                let row = of.output.wrapping_add(step * of.output_stride);
+                for column in (0..VECTORS * V::LANES).step_by(LINE) {
+                    prefetch::<_MM_HINT_ET0>(row.wrapping_add(column));
+                }
+            } else {
+                ahead.load();
             }
-            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
-            step += 1;
-        }
-        while step < steps && ahead.load() {
-            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
-            step += 1;
-        }
-        for step in step..steps {
-            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, step);
+            add_step::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &Position::of::<V, TRANSPOSED>(&of, step * STEP));
         }
         for k in steps * STEP..of.depth {
-            add_products::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &of, k);
+            add_products::<V, ROWS, VECTORS, TRANSPOSED>(&mut sums, &Position::of::<V, TRANSPOSED>(&of, k), 0);
         }
         write(sums, &of);
     }
 }
 
-/// Adds the products of one step to a tile's sums. A step covers [`STEP`] columns of the left matrix, and `step` is its
-/// zero-based index. `of` describes the tile's operands.
-#[inline(always)]
-unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
-    sums: &mut [[V; VECTORS]; ROWS],
-    of: &Operands,
-    step: usize,
-) {
-    for k in step * STEP..(step + 1) * STEP {
-        // SAFETY: the caller upholds the contract of `Kernel`.
-        unsafe { add_products::<V, ROWS, VECTORS, TRANSPOSED>(sums, of, k) };
+/// A position in the inner dimension of a tile's operands, from which a kernel reads columns of the left matrix and rows
+/// of the panel.
+struct Position {
+    /// Addresses of the left matrix's first and fourth row. An x86 instruction can add its stride 0, 1 or 2 times, so
+    /// each address serves three rows.
+    left: [*const f32; 2],
+    /// Stride of the left matrix, in f32 elements (see [`Operands::left_stride`]).
+    left_stride: usize,
+    /// Address of the panel's row.
+    panel: *const f32,
+}
+
+impl Position {
+    /// Returns the position of the left matrix's column `k` and the panel's row `k`.
+    #[inline(always)]
+    fn of<V: Vector, const TRANSPOSED: bool>(of: &Operands, k: usize) -> Self {
+        let left = of.left.wrapping_add(if TRANSPOSED { k * of.left_stride } else { k });
+        Self {
+            left: [left, left.wrapping_add(3 * of.left_stride)],
+            left_stride: of.left_stride,
+            panel: of.panel.wrapping_add(k * V::IN_A_ROW * V::LANES),
+        }
     }
 }
 
-/// Adds the products of the left matrix's column `k` and the panel's row `k` to a tile's sums. `of` describes the
-/// tile's operands.
+/// Adds the products of [`STEP`] columns of the left matrix and rows of the panel, from the position `at`, to a tile's
+/// sums.
+#[inline(always)]
+unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
+    sums: &mut [[V; VECTORS]; ROWS],
+    at: &Position,
+) {
+    // Not a loop, which would compute addresses for each column: on Intel's processors, such instructions take the
+    // units of multiplications. The fences keep the compiler from loading the numbers of later columns, for which there
+    // are no registers.
+    macro_rules! columns {
+        ($($k:literal)*) => { $(
+            // SAFETY: the caller upholds the contract of `Kernel`.
+            unsafe { add_products::<V, ROWS, VECTORS, TRANSPOSED>(sums, at, $k) };
+            compiler_fence(Ordering::SeqCst);
+        )* };
+    }
+    const { assert!(STEP == 8, "a step has the columns that follow") };
+    columns!(0 1 2 3 4 5 6 7);
+}
+
+/// Adds the products of the left matrix's column and the panel's row that come `k` after the position `at` to a tile's
+/// sums.
 #[inline(always)]
 unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize, const TRANSPOSED: bool>(
     sums: &mut [[V; VECTORS]; ROWS],
-    of: &Operands,
+    at: &Position,
     k: usize,
 ) {
     // SAFETY: the caller upholds the contract of `Kernel`.
     unsafe {
-        let panel = of.panel.add(k * V::IN_A_ROW * V::LANES);
         let mut of_panel = [V::all(0.0); VECTORS];
         for (vector, of_panel) in of_panel.iter_mut().enumerate() {
-            *of_panel = V::load(panel.add(vector * V::LANES));
+            *of_panel = V::load(at.panel.add((k * V::IN_A_ROW + vector) * V::LANES));
         }
-        let mut left = if TRANSPOSED { of.left.add(k * of.left_stride) } else { of.left.add(k) };
         for (row, sums) in sums.iter_mut().enumerate() {
-            let number = if TRANSPOSED {
-                *left.add(row)
+            let number = V::all(*if TRANSPOSED {
+                at.left[0].add(k * at.left_stride + row)
             } else {
-                // An x86 address can add the stride 0, 1 or 2 times, so two registers address three rows.
-                let number = *left.add(row % 3 * of.left_stride);
-                if row % 3 == 2 {
-                    left = left.wrapping_add(3 * of.left_stride);
-                }
-                number
-            };
-            let number = V::all(number);
+                at.left[row / 3].add(row % 3 * at.left_stride).add(k)
+            });
             for (sum, of_panel) in sums.iter_mut().zip(of_panel) {
                 *sum = sum.plus_product(number, of_panel);
             }

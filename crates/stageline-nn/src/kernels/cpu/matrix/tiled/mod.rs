@@ -25,6 +25,7 @@ mod vector;
 
 use std::cell::Cell;
 
+use super::super::huge_pages::advise;
 use super::addends::Addends;
 use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
@@ -65,10 +66,11 @@ struct Buffers {
 
 /// Allocates this thread's buffers for packed matrices, so that the thread's first product need not allocate them.
 pub fn allocate_buffers() {
-    BUFFERS.set(Buffers {
-        strips: Vec::with_capacity(panels::capacity(ROWS, DEPTH)),
-        panels: Vec::with_capacity(panels::capacity(COLUMNS, DEPTH)),
-    });
+    let strips = Vec::with_capacity(panels::capacity(ROWS, DEPTH));
+    let panels = Vec::with_capacity(panels::capacity(COLUMNS, DEPTH));
+    let of = |buffer: &Vec<f32>| buffer.as_ptr()..buffer.as_ptr().wrapping_add(buffer.capacity());
+    [&strips, &panels].map(of).into_iter().for_each(advise);
+    BUFFERS.set(Buffers { strips, panels });
 }
 
 /// Computes `output = left @ right + addends` in register tiles of at most the size `tile`. The caller must have
