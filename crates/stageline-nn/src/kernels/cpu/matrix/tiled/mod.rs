@@ -83,13 +83,19 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     for summed in parts(left.columns, depth) {
         let output_too = addends.output || summed.start > 0;
         let addends = Addends { output: output_too, bias: addends.bias.filter(|_| summed.end == left.columns) };
-        let right = right.rows(summed.clone());
+        let summed_next = summed.end..left.columns.min(summed.end + depth);
         for rows in parts(left.rows, rows_at_once) {
             let left = left.rows(rows.clone()).columns(summed.clone());
             let left = Left::of(left, &mut buffers.strips, cores);
             for columns in parts(right.columns, columns_at_once) {
-                let next = right.columns(columns.end..right.columns.min(columns.end + columns_at_once));
-                let panels = Panels::of(right.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
+                let next = if columns.end < right.columns {
+                    let end = right.columns.min(columns.end + columns_at_once);
+                    right.rows(summed.clone()).columns(columns.end..end)
+                } else {
+                    right.rows(summed_next.clone()).columns(0..right.columns.min(columns_at_once))
+                };
+                let part = right.rows(summed.clone()).columns(columns.clone());
+                let panels = Panels::of(part, tile.columns, &mut buffers.panels, cores);
                 let output = output.rows(rows.clone()).columns(columns.clone());
                 multiply_panels(tile, output, left, panels, addends.of_columns(columns), next, cores);
             }

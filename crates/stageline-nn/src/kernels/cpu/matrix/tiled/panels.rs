@@ -117,10 +117,12 @@ fn copy_pieces<const WIDTH: usize>(matrix: Matrix, panels: &mut [MaybeUninit<f32
             let (pieces, _) = panel.as_chunks_mut::<WIDTH>();
             let pieces = &mut pieces[first..matrix.rows.min(first + AT_ONCE)];
             for (row, to) in (first..).zip(pieces) {
-                // Pieces narrower than a cache line share one prefetch. A wider piece prefetches only its first line.
+                // Pieces narrower than a cache line share one prefetch.
                 if columns.start % LINE < WIDTH {
                     let later = (row + AT_ONCE) * matrix.row_stride + columns.start;
-                    prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later));
+                    for line in (0..WIDTH).step_by(LINE) {
+                        prefetch::<_MM_HINT_T0>(matrix.values.as_ptr().wrapping_add(later + line));
+                    }
                 }
                 let from = &matrix.values[row * matrix.row_stride..][columns.clone()];
                 match from.as_array::<WIDTH>() {
