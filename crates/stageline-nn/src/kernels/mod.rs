@@ -53,7 +53,10 @@ pub(crate) mod variants;
 
 pub use adamw::{AdamWStep, AdamWUpdate};
 #[cfg(feature = "flex")]
-pub use cpu::memory::{prepare_process, prepare_thread};
+pub use cpu::{
+    huge_pages::use_huge_pages,
+    memory::{prepare_process, prepare_thread},
+};
 #[cfg(feature = "fused")]
 pub use fusion::keep_products_apart;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
@@ -67,3 +70,7 @@ pub fn prepare_process() {}
 /// Does nothing, because a build without CPU kernels has no buffers to prepare.
 #[cfg(not(feature = "flex"))]
 pub fn prepare_thread() {}
+
+/// Does nothing, because a build without CPU kernels has no matrices in this process's memory.
+#[cfg(not(feature = "flex"))]
+pub fn use_huge_pages() {}

@@ -14,6 +14,7 @@ use crate::failure::stop::Stopped;
 use crate::update::flush::{Flush, Verdict};
 use crate::worker::messages::Stepped;
 use stageline_nn::after_step;
+use stageline_nn::kernels::use_huge_pages;
 
 impl Worker {
     /// Ends a training step on this worker's stages: each stage steps its optimizer or skips the step, as the caller's
@@ -126,6 +127,7 @@ impl Worker {
             self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
+        use_huge_pages();
         if !verdict.counts() {
             self.uncommitted = None;
             after_step::forget_kept();

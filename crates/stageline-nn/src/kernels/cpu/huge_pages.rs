@@ -1,4 +1,4 @@
-//! Puts the memory of matrices into huge pages ([`advise`]).
+//! Moves the memory of matrices into huge pages ([`remember`], [`use_huge_pages`]).
 //!
 //! A processor caches the addresses of pages in its TLB. With pages of 4 KiB, the TLB covers a few MiB, and a stage's
 //! parameters and activations need more. Each miss costs a walk of the page tables, which is slow on a virtual machine.
@@ -8,62 +8,97 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Size in bytes of the regions that [`advise`] puts into huge pages: that of the heaps in which glibc allocates a
-/// thread's memory, which begin at multiples of it.
-const REGION: usize = 64 << 20;
+/// Size of a huge page in bytes, on processors whose normal pages have 4 KiB.
+const PAGE: usize = 2 << 20;
 
-thread_local! {
-    /// The regions that this thread has put into huge pages, each as its address divided by [`REGION`].
-    static REGIONS: RefCell<HashSet<usize>> = RefCell::default();
+/// Size in bytes of the smallest matrix that is remembered. A TLB covers smaller ones with normal pages.
+const SMALLEST: usize = 128 << 10;
+
+/// Size in bytes from which glibc may return a matrix to the operating system when it is freed. A later matrix at the
+/// same address is then in normal pages again.
+const MAY_COME_BACK: usize = 32 << 20;
+
+/// The huge pages that contain a thread's matrices or would contain them, each as its address divided by [`PAGE`].
+#[derive(Default)]
+struct Pages {
+    all: HashSet<usize>,
+    /// The pages that were not yet moved.
+    new: Vec<usize>,
 }
 
-/// Puts a matrix into huge pages, and the memory around it, in which later matrices will be allocated. Addresses and
-/// contents stay the same. Without effect where the operating system has no huge pages, or its administrator has
-/// disabled them.
-pub fn advise(matrix: Range<*const f32>) {
-    let regions = matrix.start.addr() / REGION..matrix.end.addr().div_ceil(REGION);
-    REGIONS.with_borrow_mut(|done| {
-        for region in regions {
-            if done.insert(region) {
-                use_huge_pages(region * REGION);
-            }
+thread_local! {
+    static PAGES: RefCell<Pages> = RefCell::default();
+}
+
+/// Remembers the memory of a matrix for [`use_huge_pages`]. Also asks the operating system to use huge pages when the
+/// program writes to this memory for the first time.
+pub fn remember(matrix: Range<*const f32>) {
+    let bytes = matrix.start.addr()..matrix.end.addr();
+    if bytes.len() < SMALLEST {
+        return;
+    }
+    let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);
+    PAGES.with_borrow_mut(|Pages { all, new }| {
+        let before = new.len();
+        new.extend(pages.clone().filter(|page| all.insert(*page)));
+        if new.len() > before || bytes.len() >= MAY_COME_BACK {
+            advise(pages, Advice::Use);
         }
     });
 }
 
-/// Asks Linux to use huge pages in the region at `address`: for memory that the program writes to for the first time,
-/// and for memory that it uses already. Linux before 6.1 moves the latter in the background, in the course of minutes.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn use_huge_pages(address: usize) {
+/// Moves the memory of this thread's matrices into huge pages, as far as it is not there yet. Addresses and contents
+/// stay the same. Nothing happens if the operating system has no huge pages, or if its administrator has disabled them.
+///
+/// A thread calls this at the end of a training step. The first call copies up to all memory of the stage's matrices,
+/// which takes 0.4 to 3 seconds per GiB; later calls move only memory that was not used before.
+pub fn use_huge_pages() {
+    PAGES.with_borrow_mut(|Pages { new, .. }| {
+        new.sort_unstable();
+        for run in new.chunk_by(|page, next| page + 1 == *next) {
+            // Linux stops at the first mapping with a page that it cannot move, such as the end of a heap.
+            if !advise(run[0]..run[0] + run.len(), Advice::Move) {
+                run.iter().for_each(|page| _ = advise(*page..page + 1, Advice::Move));
+            }
+        }
+        new.clear();
+    });
+}
+
+/// What the operating system is asked to do with huge pages.
+enum Advice {
+    /// Use them for memory that the program writes to from now on.
+    Use,
+    /// Move what is in normal pages now. Linux can do this since version 6.1.
+    Move,
+}
+
+/// Gives Linux advice on the huge pages `pages`, and returns whether it has followed it for all of them.
+#[cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+fn advise(pages: Range<usize>, advice: Advice) -> bool {
     use std::sync::LazyLock;
-    /// Size of a huge page in bytes, where normal pages have 4 KiB.
-    const PAGE: usize = 2 << 20;
     static ALLOWED: LazyLock<bool> = LazyLock::new(|| {
         let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         modes.is_ok_and(|modes| !modes.contains("[never]"))
     });
-    if !*ALLOWED {
-        return;
-    }
-    let advise = |address: usize, bytes: usize, advice: libc::c_int| {
-        // SAFETY: the advice changes neither the contents of memory nor the access to it, also if parts of the memory
-        // are not the program's. An error changes nothing.
-        unsafe { libc::madvise(std::ptr::without_provenance_mut(address), bytes, advice) };
+    let advice = match advice {
+        Advice::Use => libc::MADV_HUGEPAGE,
+        Advice::Move => libc::MADV_COLLAPSE,
     };
-    advise(address, REGION, libc::MADV_HUGEPAGE);
-    // One by one, because Linux would stop at the first that it cannot move.
-    (address..address + REGION).step_by(PAGE).for_each(|page| advise(page, PAGE, libc::MADV_COLLAPSE));
+    let address = std::ptr::without_provenance_mut(pages.start * PAGE);
+    // SAFETY: the advice changes neither the contents of memory nor the access to it, also where a page contains memory
+    // of others.
+    *ALLOWED && unsafe { libc::madvise(address, pages.len() * PAGE, advice) } == 0
 }
 
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn use_huge_pages(_address: usize) {}
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+fn advise(_pages: Range<usize>, _advice: Advice) -> bool {
+    true
+}
 
-#[cfg(all(test, target_os = "linux", target_env = "gnu"))]
+#[cfg(all(test, target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 mod tests {
     use super::*;
-
-    /// Size of a huge page in bytes.
-    const PAGE: usize = 2 << 20;
 
     /// Returns memory that is written to in small pages, as a list of 32 MiB.
     fn written() -> Vec<f32> {
@@ -99,7 +134,8 @@ mod tests {
     #[test]
     fn a_matrix_moves_into_huge_pages_with_its_contents() {
         let numbers = written();
-        advise(numbers.as_ptr_range());
+        remember(numbers.as_ptr_range());
+        use_huge_pages();
         assert!(numbers.iter().enumerate().all(|(index, number)| *number == index as f32));
         if linux_moves_pages() {
             let huge = huge_bytes(numbers.as_ptr_range());

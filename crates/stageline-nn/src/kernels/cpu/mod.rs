@@ -19,7 +19,7 @@ pub mod adamw;
 pub mod causal_attention;
 mod cross_entropy;
 mod gelu;
-mod huge_pages;
+pub mod huge_pages;
 mod layer_norm;
 mod matrix;
 pub mod memory;

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
-use super::super::huge_pages::advise;
+use super::super::huge_pages::remember;
 use super::addends::Addends;
 use super::cores::Cores;
 #[cfg(target_arch = "x86_64")]
@@ -100,7 +100,7 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
     let of_output = output.first.wrapping_add(output.rows * output.stride);
     [left.values.as_ptr_range(), right.values.as_ptr_range(), output.first.cast_const()..of_output]
         .into_iter()
-        .for_each(advise);
+        .for_each(remember);
     #[cfg(target_arch = "x86_64")]
     if left.rows >= FEWEST_ROWS
         && let Some(tile) = tiled::Tile::of_processor()

@@ -25,7 +25,7 @@ mod vector;
 
 use std::cell::Cell;
 
-use super::super::huge_pages::advise;
+use super::super::huge_pages::remember;
 use super::addends::Addends;
 use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
@@ -69,7 +69,7 @@ pub fn allocate_buffers() {
     let strips = Vec::with_capacity(panels::capacity(ROWS, DEPTH));
     let panels = Vec::with_capacity(panels::capacity(COLUMNS, DEPTH));
     let of = |buffer: &Vec<f32>| buffer.as_ptr()..buffer.as_ptr().wrapping_add(buffer.capacity());
-    [&strips, &panels].map(of).into_iter().for_each(advise);
+    [&strips, &panels].map(of).into_iter().for_each(remember);
     BUFFERS.set(Buffers { strips, panels });
 }
 
@@ -83,8 +83,9 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     for summed in parts(left.columns, depth) {
         let output_too = addends.output || summed.start > 0;
         let addends = Addends { output: output_too, bias: addends.bias.filter(|_| summed.end == left.columns) };
-        let summed_next = summed.end..left.columns.min(summed.end + depth);
         for rows in parts(left.rows, rows_at_once) {
+            let is_last = rows.end == left.rows;
+            let summed_next = if is_last { summed.end..left.columns.min(summed.end + depth) } else { summed.clone() };
             let left = left.rows(rows.clone()).columns(summed.clone());
             let left = Left::of(left, &mut buffers.strips, cores);
             for columns in parts(right.columns, columns_at_once) {
@@ -117,7 +118,7 @@ pub fn multiply_packed(tile: &Tile, mut output: MatrixMut, left: Matrix, panels:
 }
 
 /// Computes `output = left @ right + addends`, where `panels` are the packed panels of the right matrix. Meanwhile
-/// prefetches `next`, the columns of the right matrix that are packed next.
+/// prefetches `next`, the part of the right matrix that is packed next.
 fn multiply_panels(
     tile: &Tile,
     output: MatrixMut,
