@@ -5,8 +5,9 @@
 //! cargo bench --bench attention -- --device cpu --length 512,1024,2048
 //! ```
 //!
-//! A stage of a pipeline lets glibc keep freed memory. Set `MALLOC_MMAP_THRESHOLD_=33554432` and
-//! `MALLOC_TRIM_THRESHOLD_=67108864` to measure on a CPU what a stage sees.
+//! A stage of a pipeline lets glibc keep freed memory, and moves matrices into huge pages. Set
+//! `MALLOC_MMAP_THRESHOLD_=33554432`, `MALLOC_TRIM_THRESHOLD_=67108864` and `MALLOC_TOP_PAD_=67108864` to measure on a
+//! CPU what a stage sees, except for the huge pages.
 
 use std::time::Instant;
 

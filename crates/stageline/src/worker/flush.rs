@@ -102,8 +102,8 @@ impl Worker {
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizers, or skip), and sends each
-    /// stage's report to the caller.
+    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizers, or skip), moves the memory of
+    /// new matrices into huge pages, and sends each stage's report to the caller.
     ///
     /// Forward passes register updates with `after_step`, such as new running statistics, which run when their step is
     /// final. The caller must have set these updates aside (`after_step::keep`). Unless the optimizers step and keep
@@ -127,6 +127,8 @@ impl Worker {
             self.diary.leave(waited, self.gauges.read(runner.device()));
             concluded.push(Stepped { replica: self.replica, stage, verdict, conclusion });
         }
+        // The watchdog must see that this worker computes, and does not wait for tied stages.
+        self.diary.enter(self.diary.stage, Activity::OptimizerStep);
         use_huge_pages();
         if !verdict.counts() {
             self.uncommitted = None;

@@ -114,7 +114,8 @@ impl Worker {
 
     /// Starts the worker's thread, which is named after the worker's first stage. The thread also belongs to a new pool
     /// of `cores` threads that compute on the CPU for this worker. The thread ends when the caller drops the command
-    /// channel, or when the pipeline stops.
+    /// channel, or when the pipeline stops. With a stage on this host's CPU, first changes the settings of the
+    /// process's allocator (`prepare_process`).
     ///
     /// # Errors
     /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its thread

@@ -8,15 +8,13 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 
+use super::memory::OWN_MAPPING;
+
 /// Size of a huge page in bytes, on processors whose normal pages have 4 KiB.
 const PAGE: usize = 2 << 20;
 
 /// Size in bytes of the smallest matrix that is remembered. A TLB covers smaller ones with normal pages.
 const SMALLEST: usize = 128 << 10;
-
-/// Size in bytes from which glibc may return a matrix to the operating system when it is freed. A later matrix at the
-/// same address is then in normal pages again.
-const MAY_COME_BACK: usize = 32 << 20;
 
 /// The huge pages that contain a thread's matrices or would contain them, each as its address divided by [`PAGE`].
 #[derive(Default)]
@@ -41,17 +39,19 @@ pub fn remember(matrix: Range<*const f32>) {
     PAGES.with_borrow_mut(|Pages { all, new }| {
         let before = new.len();
         new.extend(pages.clone().filter(|page| all.insert(*page)));
-        if new.len() > before || bytes.len() >= MAY_COME_BACK {
+        // A matrix with a mapping of its own may have come back to the address of an earlier one.
+        if new.len() > before || bytes.len() >= OWN_MAPPING {
             advise(pages, Advice::Use);
         }
     });
 }
 
-/// Moves the memory of this thread's matrices into huge pages, as far as it is not there yet. Addresses and contents
-/// stay the same. Nothing happens if the operating system has no huge pages, or if its administrator has disabled them.
+/// Moves the pages of this thread's matrices into huge pages. Each page is moved at most once: one that Linux could not
+/// move is not tried again. Addresses and contents stay the same. Nothing happens except on 64-bit Linux with glibc,
+/// from version 6.1, and nothing if the administrator has disabled huge pages.
 ///
-/// A thread calls this at the end of a training step. The first call copies up to all memory of the stage's matrices,
-/// which takes 0.4 to 3 seconds per GiB; later calls move only memory that was not used before.
+/// A thread calls this at the end of a training step. The first call copies up to all memory of the matrices of the
+/// worker's stages, which takes 0.4 to 3 seconds per GiB; later calls move only pages that no matrix used before.
 pub fn use_huge_pages() {
     PAGES.with_borrow_mut(|Pages { new, .. }| {
         new.sort_unstable();

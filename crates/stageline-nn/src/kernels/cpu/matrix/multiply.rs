@@ -97,8 +97,8 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
     check_shapes(left, right, &output);
     let biases = addends.bias.map_or(output.columns, <[f32]>::len);
     assert_eq!(biases, output.columns, "the bias must have one element for each output");
-    let of_output = output.first.wrapping_add(output.rows * output.stride);
-    [left.values.as_ptr_range(), right.values.as_ptr_range(), output.first.cast_const()..of_output]
+    let end_of_output = output.first.wrapping_add(output.rows * output.stride);
+    [left.values.as_ptr_range(), right.values.as_ptr_range(), output.first.cast_const()..end_of_output]
         .into_iter()
         .for_each(remember);
     #[cfg(target_arch = "x86_64")]

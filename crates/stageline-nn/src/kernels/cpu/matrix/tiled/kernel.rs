@@ -80,8 +80,8 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize, const TRAN
 /// A position in the inner dimension of a tile's operands, from which a kernel reads columns of the left matrix and rows
 /// of the panel.
 struct Position {
-    /// Addresses of the left matrix's first and fourth row. An x86 instruction can add its stride 0, 1 or 2 times, so
-    /// each address serves three rows.
+    /// Addresses of the left matrix's first and fourth row if its rows are contiguous. An x86 instruction can add the
+    /// stride 0, 1 or 2 times, so each address serves three rows. For a transposed view only the first one is used.
     left: [*const f32; 2],
     /// Stride of the left matrix, in f32 elements (see [`Operands::left_stride`]).
     left_stride: usize,

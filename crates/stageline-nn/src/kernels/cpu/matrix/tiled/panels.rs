@@ -12,7 +12,7 @@ use super::kernel::ROWS;
 use super::transpose::transpose;
 use super::vector::Vector;
 
-/// Number of matrix rows that are packed into all panels at a time, while a part of the next rows is prefetched.
+/// Number of matrix rows that are packed into all panels at a time, while the next rows are prefetched.
 const AT_ONCE: usize = 8;
 
 /// A matrix packed into panels, which are row-major copies of some consecutive columns. The panels of a product's right
