@@ -65,7 +65,7 @@ pub fn use_huge_pages() {
     });
 }
 
-/// What the operating system is asked to do with huge pages.
+/// Advice to the operating system about huge pages.
 enum Advice {
     /// Use them for memory that the program writes to from now on.
     Use,

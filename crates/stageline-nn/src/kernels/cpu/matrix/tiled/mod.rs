@@ -86,17 +86,16 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
         for rows in parts(left.rows, rows_at_once) {
             let is_last = rows.end == left.rows;
             let summed_next = if is_last { summed.end..left.columns.min(summed.end + depth) } else { summed.clone() };
+            let (now, later) = (right.rows(summed.clone()), right.rows(summed_next));
             let left = left.rows(rows.clone()).columns(summed.clone());
             let left = Left::of(left, &mut buffers.strips, cores);
             for columns in parts(right.columns, columns_at_once) {
-                let next = if columns.end < right.columns {
-                    let end = right.columns.min(columns.end + columns_at_once);
-                    right.rows(summed.clone()).columns(columns.end..end)
+                let next = if columns.end < now.columns {
+                    now.columns(columns.end..now.columns.min(columns.end + columns_at_once))
                 } else {
-                    right.rows(summed_next.clone()).columns(0..right.columns.min(columns_at_once))
+                    later.columns(0..later.columns.min(columns_at_once))
                 };
-                let part = right.rows(summed.clone()).columns(columns.clone());
-                let panels = Panels::of(part, tile.columns, &mut buffers.panels, cores);
+                let panels = Panels::of(now.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
                 let output = output.rows(rows.clone()).columns(columns.clone());
                 multiply_panels(tile, output, left, panels, addends.of_columns(columns), next, cores);
             }
